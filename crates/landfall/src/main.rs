@@ -1,0 +1,2 @@
+//! Landfall landfall.
+fn main() {}
