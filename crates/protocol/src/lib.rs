@@ -1,1 +1,2 @@
-//! Landfall protocol.
+//! x
+pub mod wire;
