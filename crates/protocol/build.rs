@@ -20,9 +20,6 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
         }
     }
-    tonic_prost_build::configure()
-        .bytes(".")
-        .btree_map(".google.rpc.ErrorInfo.metadata")
-        .compile_fds(files)?;
+    tonic_prost_build::configure().bytes(".").btree_map(".google.rpc.ErrorInfo.metadata").compile_fds(files)?;
     Ok(())
 }
