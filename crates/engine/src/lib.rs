@@ -1,14 +1,18 @@
-//! The pipeline engine.
+//! The pipeline engine: moves records from one source to its sinks, as Arrow batches, with a watermark that never
+//! passes a row that is not settled.
+//!
+//! [`contract`] holds the seams: sources and lanes, decoders and transforms, sinks, dead letters. Everything between
+//! them is here. It carries I5 (one owner per source and checkpoint), I6 (bounded queues), I7 (no commit past an
+//! unsettled row), I8 (the balance), I11 (bounded shutdown) and I13 (a failure stays where it is). It knows no
+//! connector, and there is no async in the checkpoint core.
 
+mod codes;
 pub mod contract;
+mod core;
+mod poll;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 
-/// Where a lane makes its batches. (The engine's core replaces this in its first commit.)
-#[derive(Debug)]
-pub struct PollCx<'a>(std::marker::PhantomData<&'a ()>);
-
-/// One partition's rows with the hold on them.
-#[derive(Debug)]
-pub struct SourceBatch {
-    /// Rows in the payload schema.
-    pub rows: arrow_array::RecordBatch,
-}
+pub use crate::core::{Ack, AckSet, FailCause};
+pub use codes::CODES;
+pub use poll::{PollCx, SourceBatch};
