@@ -1,2 +1,7 @@
-//! Landfall landfall.
-fn main() {}
+//! The `landfall` command.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    landfall::main()
+}

@@ -1,0 +1,219 @@
+//! The command line: what each command takes. What it does lies in the module of its name.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Landfall: acknowledged ingest, durable ordered channels, SQL, Delta tables.
+#[derive(Debug, Parser)]
+#[command(name = "landfall", version, about, max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Runs server, channels and pipelines of one configuration file; SIGTERM drains, a second signal stops at once.
+    Run(RunArgs),
+    /// Checks a configuration by the very build path of `run`, without side effects.
+    Check(CheckArgs),
+    /// Shows the whole thing on this machine: generated events, SQL, a Delta table, and a proof that nothing is lost.
+    Demo(DemoArgs),
+    /// Publishes NDJSON from a file or stdin and prints the committed positions.
+    Publish(PublishArgs),
+    /// Prints records of a channel, or the dead letters of a pipeline.
+    Tail(TailArgs),
+    /// Runs SQL, read only, over landed Delta tables.
+    Query(QueryArgs),
+    /// Shows a row per channel and pipeline of a running server.
+    Top(TopArgs),
+    /// Says what an error code means and what to do.
+    Explain(ExplainArgs),
+    /// Measures, each against its limit in the same run, contents verified.
+    Bench(BenchArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// The configuration file.
+    pub(crate) config: PathBuf,
+    /// Ends with exit code 1 once a pipeline has failed for good, for those whose orchestrator restarts.
+    #[arg(long)]
+    pub(crate) exit_on_failure: bool,
+    /// Writes the bound address here once the listener is up; for scripts that listen on port 0.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) address_file: Option<PathBuf>,
+    /// Log lines as JSON.
+    #[arg(long)]
+    pub(crate) log_json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    /// The configuration file.
+    pub(crate) config: PathBuf,
+    /// Asks no peer; says which checks it left out.
+    #[arg(long)]
+    pub(crate) offline: bool,
+    /// Shows each pipeline's schema and steps.
+    #[arg(long)]
+    pub(crate) schema: bool,
+    /// One JSON object on stdout.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DemoArgs {
+    /// How many events this run publishes.
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    pub(crate) records: u64,
+    /// Where everything lies; a second run goes on there.
+    #[arg(long, default_value = "./landfall-demo", value_name = "DIR")]
+    pub(crate) data_dir: PathBuf,
+    /// The result as one JSON object, the last line of stdout.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Where a running server is.
+#[derive(Debug, Args)]
+pub(crate) struct ServerArgs {
+    /// The server's address.
+    #[arg(long, env = "LANDFALL_SERVER", default_value = "http://127.0.0.1:7420", value_name = "URL")]
+    pub(crate) server: String,
+    /// The bearer token, by LANDFALL_TOKEN only: a command line is seen by others.
+    #[arg(skip = std::env::var("LANDFALL_TOKEN").ok())]
+    pub(crate) token: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PublishArgs {
+    /// The channel; with `--from-dead-letters` it is taken from the letters and left out here.
+    #[arg(required_unless_present = "from_dead_letters")]
+    pub(crate) channel: Option<String>,
+    /// NDJSON; stdin if left out.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+    /// Records a request.
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) batch: u32,
+    /// JSON pointer to the record key.
+    #[arg(long, value_name = "POINTER")]
+    pub(crate) key_field: Option<String>,
+    /// JSON pointer to the idempotency key.
+    #[arg(long, value_name = "POINTER")]
+    pub(crate) idempotency_field: Option<String>,
+    /// Publishes this pipeline's dead letters again, as they were, into its source channel.
+    #[arg(long, value_name = "PIPELINE", conflicts_with_all = ["channel", "file", "key_field", "idempotency_field"])]
+    pub(crate) from_dead_letters: Option<String>,
+    /// The summary as one JSON object on stdout.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TailFormat {
+    /// An object a line: position, timestamp, key, headers, payload.
+    Json,
+    /// Payloads, each followed by a newline.
+    Raw,
+    /// Columns.
+    Table,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TailArgs {
+    /// The channel, or with `--dead-letters` the pipeline.
+    pub(crate) channel: String,
+    /// Only this partition.
+    #[arg(long)]
+    pub(crate) partition: Option<u32>,
+    /// An offset, `earliest` or `latest`; the last records if left out.
+    #[arg(long, value_name = "OFFSET|earliest|latest")]
+    pub(crate) from: Option<String>,
+    /// How many records.
+    #[arg(short = 'n', default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: u64,
+    /// Goes on as records come.
+    #[arg(long)]
+    pub(crate) follow: bool,
+    /// The form of each record.
+    #[arg(short, long, value_enum, default_value_t = TailFormat::Json)]
+    pub(crate) output: TailFormat,
+    /// Reads the dead letters of the pipeline of this name.
+    #[arg(long)]
+    pub(crate) dead_letters: bool,
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum QueryFormat {
+    /// Columns.
+    Table,
+    /// An object a line.
+    Json,
+    /// Comma-separated, with a header.
+    Csv,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct QueryArgs {
+    /// The query.
+    pub(crate) sql: String,
+    /// A Delta table by the name that the query uses; may be repeated.
+    #[arg(long = "table", value_name = "NAME=PATH")]
+    pub(crate) tables: Vec<String>,
+    /// The form of the result.
+    #[arg(short, long, value_enum, default_value_t = QueryFormat::Table)]
+    pub(crate) output: QueryFormat,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TopArgs {
+    /// Prints once and ends.
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// One JSON object on stdout; only with `--once`.
+    #[arg(long, requires = "once")]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArgs {
+    /// A code like `LF-CH0003`; all of them if left out.
+    pub(crate) code: Option<String>,
+    /// JSON on stdout.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BenchName {
+    /// Publish at 1, 16, 64 and 512 publishers against raw append and fdatasync of the same batch sizes.
+    Channel,
+    /// Channel to SQL to Delta against the same Arrow batches written straight by the Parquet writer.
+    Pipeline,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    /// Which one.
+    #[arg(value_enum)]
+    pub(crate) name: BenchName,
+    /// An object a line on stdout.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// A short run that shows that everything works; its numbers mean little.
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Where the data goes while it runs; emptied afterwards.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+}
