@@ -1,0 +1,52 @@
+# The two commands a newcomer needs are `make demo` and `make test`; both install what they can and list what they cannot.
+
+SHELL := /bin/bash
+RECORDS ?= 100000
+DATA_DIR ?= ./landfall-demo
+# One build of the dependencies serves demo, benches and tests (see the profiles in Cargo.toml); only our own crates are
+# raised for the two that are timed.
+FAST := CARGO_PROFILE_DEV_OPT_LEVEL=3
+
+.PHONY: demo test lint fmt dependencies bench torture advisories help
+
+help:
+	@echo "make demo        build and run the whole system on generated events (RECORDS=$(RECORDS), DATA_DIR=$(DATA_DIR))"
+	@echo "make test        format, clippy, dependency rules, all tests"
+	@echo "make bench       the benchmarks, each against its limit in the same run"
+	@echo "make torture     the kill loops, 200 rounds"
+	@echo "make advisories  known vulnerabilities of the dependencies (asks their database)"
+	@echo "make fmt         format the code"
+
+demo:
+	@scripts/setup.sh demo
+	$(FAST) cargo build --locked -p landfall
+	"$${CARGO_TARGET_DIR:-target}/debug/landfall" demo --records $(RECORDS) --data-dir $(DATA_DIR)
+
+test:
+	@scripts/setup.sh test
+	@$(MAKE) --no-print-directory lint dependencies
+	scripts/run_tests.sh
+
+lint:
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+
+dependencies:
+	python3 scripts/check_dependencies.py
+
+fmt:
+	cargo fmt --all
+
+bench:
+	@scripts/setup.sh demo
+	$(FAST) cargo build --locked -p landfall
+	"$${CARGO_TARGET_DIR:-target}/debug/landfall" bench channel --json
+	"$${CARGO_TARGET_DIR:-target}/debug/landfall" bench pipeline --json
+
+torture:
+	@scripts/setup.sh test
+	LANDFALL_KILLS=200 cargo test --locked -p landfall --test it -- --nocapture kill
+
+advisories:
+	@command -v cargo-deny >/dev/null || { echo "cargo-deny is missing: cargo install --locked cargo-deny" >&2; exit 1; }
+	cargo deny check advisories
