@@ -6,13 +6,24 @@
 //! unsettled row), I8 (the balance), I11 (bounded shutdown) and I13 (a failure stays where it is). It knows no
 //! connector, and there is no async in the checkpoint core.
 
+mod chain;
 mod codes;
 pub mod contract;
 mod core;
+mod dead_letter;
+mod meters;
+mod options;
 mod poll;
+mod random;
+mod shard;
+mod worker;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
 pub use crate::core::{Ack, AckSet, FailCause};
+pub use chain::{ChainFactory, ChainParts};
 pub use codes::CODES;
+pub use options::{
+    Backoff, FilterFactory, OnError, OnErrors, OnTrimmed, PipelineOptions, RetryOptions, Route, SinkOptions,
+};
 pub use poll::{PollCx, SourceBatch};

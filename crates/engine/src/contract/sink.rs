@@ -213,6 +213,12 @@ pub trait Sink: Send + Sync {
         false
     }
 
+    /// Whether a write may end as [`SinkError::Row`]. Where it cannot, the engine need not keep the original records
+    /// of a batch at hand for dead letters; a row error is then the destination's fault.
+    fn refuses_rows(&self) -> bool {
+        true
+    }
+
     /// Its part of `/v1/status`; small and bounded.
     fn report(&self) -> serde_json::Value {
         serde_json::Value::Null

@@ -1,0 +1,638 @@
+//! The worker of a shard: takes chunks, seals batches, has them written, settles their holds (E114–E122).
+//!
+//! One select loop; everything it decides is in the synchronous [`Worker::step`]. No permit, retry or slow write ever
+//! keeps it from seeing a drain. Holds stay in its ledgers and never enter a write task (H6), so a task that panics or
+//! is left behind loses nothing but time. It carries I6 (its memory is the shard's share), I7 (a hold is delivered
+//! only once its rows are durable) and its part of I11 (a drain ends by its deadline).
+
+mod bisect;
+mod ledger;
+mod open;
+mod view;
+mod write;
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use landfall_types::{Clock, PartitionId};
+use tokio::task::{AbortHandle, JoinError, JoinHandle, JoinSet};
+use tokio::time::Instant;
+
+use crate::codes;
+use crate::contract::{
+    BarrierError, CommitId, PipelineId, SealedBatch, Settled, ShardId, ShardWriter, SinkError, SinkId, Written,
+};
+use crate::core::FailCause;
+use crate::meters::SinkMeters;
+use crate::options::{OnError, SinkOptions};
+use crate::shard::{ShardQueue, Urgency};
+
+pub(crate) use ledger::{Ledger, Origins};
+pub(crate) use open::{BatchName, Limits, OpenBatch, SealReason};
+pub(crate) use view::{LastCommit, ShardView, SinkState};
+pub(crate) use write::{Refused, WriteCx, WriteEnd, write_out};
+
+/// How many times a write task may panic over one batch before the batch is given up (E120).
+const PANICS_MAX: u32 = 3;
+
+/// What a worker tells the controller.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum WorkerReport {
+    /// Nothing of the partition is left here: settled, or given up.
+    Quiesced(PartitionId, u64),
+    /// The worker has ended.
+    Ended,
+}
+
+/// What a worker is made with.
+pub(crate) struct WorkerCx {
+    pub(crate) pipeline: PipelineId,
+    pub(crate) source: String,
+    pub(crate) sink_name: Arc<str>,
+    pub(crate) sink: SinkId,
+    pub(crate) shard: ShardId,
+    pub(crate) writer: Arc<dyn ShardWriter>,
+    pub(crate) barrier_every: Option<Duration>,
+    /// Batches are written one after the other: an ordered sink, or one that holds positions.
+    pub(crate) is_serial: bool,
+    pub(crate) queue: Arc<ShardQueue>,
+    pub(crate) options: SinkOptions,
+    pub(crate) on_error: OnError,
+    pub(crate) max_bad_fraction: f64,
+    pub(crate) max_bad_rows: u32,
+    pub(crate) letters: Option<Arc<dyn crate::contract::DeadLetter>>,
+    pub(crate) view: Arc<ShardView>,
+    pub(crate) meters: SinkMeters,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) report: Arc<dyn Fn(WorkerReport) + Send + Sync>,
+}
+
+struct InWriting {
+    ledger: Ledger,
+    batch: Arc<SealedBatch>,
+    origins: Arc<Origins>,
+    panics: u32,
+    task: AbortHandle,
+    started: Instant,
+}
+
+struct Sealed {
+    batch: SealedBatch,
+    ledger: Ledger,
+    origins: Origins,
+}
+
+/// See the module.
+pub(crate) struct Worker {
+    cx: WorkerCx,
+    name: BatchName,
+    limits: Limits,
+    concurrency: usize,
+    open: OpenBatch,
+    sealed: Option<Sealed>,
+    writes: JoinSet<(u64, WriteEnd)>,
+    writing: HashMap<u64, InWriting>,
+    tasks: HashMap<tokio::task::Id, u64>,
+    sequence: u64,
+    accepted: Vec<Ledger>,
+    accepted_since: Option<Instant>,
+    barrier: Option<(JoinHandle<Result<Settled, BarrierError>>, Instant)>,
+    barrier_attempts: u32,
+    barrier_not_before: Option<Instant>,
+    reset: Option<JoinHandle<()>>,
+    quiescing: Vec<(PartitionId, u64)>,
+    is_settling: bool,
+    drain: Option<Instant>,
+    is_stopped: bool,
+}
+
+impl Worker {
+    pub(crate) fn new(cx: WorkerCx) -> Self {
+        let name = BatchName::new(&cx.pipeline, &cx.sink_name, cx.shard, &cx.source);
+        let limits = Limits {
+            rows: cx.options.batch_rows,
+            bytes: cx.options.batch_bytes.as_usize(),
+            age: cx.options.batch_age,
+        };
+        let concurrency = if cx.is_serial { 1 } else { cx.options.concurrency };
+        Worker {
+            cx,
+            name,
+            limits,
+            concurrency,
+            open: OpenBatch::default(),
+            sealed: None,
+            writes: JoinSet::new(),
+            writing: HashMap::new(),
+            tasks: HashMap::new(),
+            sequence: 0,
+            accepted: Vec::new(),
+            accepted_since: None,
+            barrier: None,
+            barrier_attempts: 0,
+            barrier_not_before: None,
+            reset: None,
+            quiescing: Vec::new(),
+            is_settling: false,
+            drain: None,
+            is_stopped: false,
+        }
+    }
+
+    /// Runs until a drain or a stop has ended it. Dropping the future fails every hold.
+    pub(crate) async fn run(mut self) {
+        const HEARTBEAT: Duration = Duration::from_secs(1);
+        loop {
+            self.cx.view.beat(self.cx.clock.instant());
+            self.step();
+            if self.has_ended() {
+                break;
+            }
+            let timer = self.next_timer().unwrap_or_else(|| Instant::now() + HEARTBEAT);
+            tokio::select! {
+                biased;
+                Some(ended) = self.writes.join_next_with_id(), if !self.writes.is_empty() => self.write_ended(ended),
+                ended = async {
+                    match &mut self.barrier {
+                        Some((task, _)) => task.await,
+                        None => std::future::pending().await,
+                    }
+                } => self.barrier_ended(ended),
+                () = async {
+                    match &mut self.reset {
+                        Some(task) => drop(task.await),
+                        None => std::future::pending().await,
+                    }
+                } => self.reset = None,
+                () = self.cx.queue.has_work() => {}
+                () = tokio::time::sleep_until(timer.min(Instant::now() + HEARTBEAT)) => {}
+            }
+        }
+        self.give_up_everything();
+        (self.cx.report)(WorkerReport::Ended);
+    }
+
+    /// Everything that can be done without waiting.
+    fn step(&mut self) {
+        self.take_urgencies();
+        let now = Instant::now();
+        if self.drain.is_some_and(|deadline| now >= deadline) {
+            self.is_stopped = true;
+        }
+        if self.is_stopped {
+            return;
+        }
+        self.open.drop_stale();
+        loop {
+            self.take_chunks();
+            let has_sealed = self.seal_if_due(now);
+            let has_started = self.start_write(now);
+            if !has_sealed && !has_started {
+                break;
+            }
+        }
+        self.start_barrier(now);
+        self.answer_quiesced();
+        let accepted = self.accepted.iter().map(|ledger| ledger.rows as u64).sum();
+        let writing: u64 = self.writing.values().map(|writing| writing.ledger.rows as u64).sum();
+        let sealed = self.sealed.as_ref().map_or(0, |sealed| sealed.ledger.rows as u64);
+        self.cx.view.set_rows(self.open.rows() as u64 + sealed + writing, accepted);
+    }
+
+    fn take_urgencies(&mut self) {
+        while let Some(urgency) = self.cx.queue.pop_urgency() {
+            match urgency {
+                Urgency::Quiesce(partition, number) => self.quiescing.push((partition, number)),
+                Urgency::Abort(partition, number) => {
+                    self.abort(partition);
+                    self.quiescing.retain(|(_, asked)| *asked != number);
+                    (self.cx.report)(WorkerReport::Quiesced(partition, number));
+                }
+                Urgency::Settle => self.is_settling = true,
+                Urgency::Drain(deadline) => {
+                    self.drain = Some(self.drain.map_or(deadline, |earlier| earlier.min(deadline)));
+                }
+                Urgency::Stop => self.is_stopped = true,
+            }
+        }
+    }
+
+    fn take_chunks(&mut self) {
+        const CHUNKS_PER_TURN: usize = 64;
+        for _ in 0..CHUNKS_PER_TURN {
+            if self.sealed.is_some() || self.open.is_full(&self.limits) {
+                return;
+            }
+            let Some(chunk) = self.cx.queue.pop() else { return };
+            for segment in chunk.segments {
+                // Rows of a closed epoch are read again: they must not be written under the old one (E121).
+                if !segment.is_stale() {
+                    self.open.push(segment, Instant::now());
+                }
+            }
+        }
+    }
+
+    fn seal_if_due(&mut self, now: Instant) -> bool {
+        if self.sealed.is_some() || self.open.is_empty() {
+            return false;
+        }
+        let reason = if self.open.rows() >= self.limits.rows {
+            SealReason::Rows
+        } else if self.open.bytes() >= self.limits.bytes {
+            SealReason::Bytes
+        } else if self.drain.is_some() {
+            SealReason::Drain
+        } else if self.quiescing.iter().any(|(partition, _)| self.open.holds(*partition)) {
+            SealReason::Quiesce
+        } else if self.is_settling {
+            SealReason::Settle
+        } else if self.open.age(now).is_some_and(|age| age >= self.limits.age) {
+            SealReason::Age
+        } else if self.writing.is_empty() && self.cx.queue.is_shut() {
+            SealReason::Pressure
+        } else {
+            return false;
+        };
+        let seals = &self.cx.meters.seals;
+        match reason {
+            SealReason::Rows => &seals.rows,
+            SealReason::Bytes => &seals.bytes,
+            SealReason::Age => &seals.age,
+            SealReason::Pressure => &seals.pressure,
+            SealReason::Settle => &seals.settle,
+            SealReason::Quiesce => &seals.quiesce,
+            SealReason::Drain => &seals.drain,
+        }
+        .increment(1);
+        let Some((batch, ledger, origins)) = self.open.seal(&self.limits, &self.name) else { return false };
+        self.cx.meters.batch_rows.record(ledger.rows as f64);
+        self.cx.meters.batch_bytes.record(batch.bytes as f64);
+        self.sealed = Some(Sealed { batch, ledger, origins });
+        true
+    }
+
+    fn start_write(&mut self, now: Instant) -> bool {
+        // A barrier that is due goes first, or a busy shard would never settle.
+        let waits = self.writing.len() >= self.concurrency
+            || self.barrier.is_some()
+            || self.reset.is_some()
+            || (self.barrier_is_due(now) && !self.accepted.is_empty());
+        if waits {
+            return false;
+        }
+        let Some(sealed) = self.sealed.take() else { return false };
+        let (batch, origins) = (Arc::new(sealed.batch), Arc::new(sealed.origins));
+        self.spawn_write(sealed.ledger, batch, origins, 0, now);
+        true
+    }
+
+    fn spawn_write(
+        &mut self,
+        ledger: Ledger,
+        batch: Arc<SealedBatch>,
+        origins: Arc<Origins>,
+        panics: u32,
+        started: Instant,
+    ) {
+        self.sequence += 1;
+        let sequence = self.sequence;
+        let cx = WriteCx {
+            pipeline: self.cx.pipeline.clone(),
+            source: self.cx.source.clone(),
+            sink_name: self.cx.sink_name.clone(),
+            writer: self.cx.writer.clone(),
+            retry: self.cx.options.retry,
+            on_error: self.cx.on_error,
+            max_bad_fraction: self.cx.max_bad_fraction,
+            max_bad_rows: self.cx.max_bad_rows,
+            letters: self.cx.letters.clone(),
+            view: self.cx.view.clone(),
+            meters: self.cx.meters.clone(),
+        };
+        let (sent, from) = (batch.clone(), origins.clone());
+        let task = self.writes.spawn(async move { (sequence, write_out(&cx, sent, &from).await) });
+        self.tasks.insert(task.id(), sequence);
+        self.writing.insert(sequence, InWriting { ledger, batch, origins, panics, task, started });
+    }
+
+    fn write_ended(&mut self, ended: Result<(tokio::task::Id, (u64, WriteEnd)), JoinError>) {
+        let now = Instant::now();
+        let (sequence, end) = match ended {
+            Ok((id, (sequence, end))) => {
+                self.tasks.remove(&id);
+                (sequence, Ok(end))
+            }
+            Err(error) => {
+                let Some(sequence) = self.tasks.remove(&error.id()) else { return };
+                (sequence, Err(error))
+            }
+        };
+        // A batch that was given up in the meantime has no ledger any more.
+        let Some(written) = self.writing.remove(&sequence) else { return };
+        let seconds = now.duration_since(written.started).as_secs_f64();
+        match end {
+            Ok(WriteEnd::Stored { written: kind, refused }) => {
+                self.cx.meters.write_seconds.record(seconds);
+                self.cx.meters.rows.increment(written.ledger.rows as u64);
+                self.cx.meters.bytes.increment(written.batch.bytes as u64);
+                let mut ledger = written.ledger;
+                let set_aside = ledger.book_refused(&refused, self.cx.on_error);
+                self.cx.meters.dead_lettered.increment(set_aside);
+                // The rows are the writer's now, or durable: their bytes leave the share (H7).
+                ledger.release();
+                match kind {
+                    Written::Durable | Written::AlreadyThere => self.settle(vec![ledger]),
+                    Written::Accepted => {
+                        self.accepted_since.get_or_insert(now);
+                        self.accepted.push(ledger);
+                    }
+                }
+            }
+            Ok(WriteEnd::GaveUp(cause)) => {
+                self.cx.meters.write_failed_seconds.record(seconds);
+                self.abandon(written.ledger, &cause);
+                if cause.is_superseded() {
+                    self.lose_accepted(&cause.into_cause());
+                }
+            }
+            Err(error) if error.is_panic() => {
+                self.cx.meters.panics.increment(1);
+                let text = panic_text(error.into_panic());
+                tracing::error!(
+                    code = %codes::PANIC, pipeline = %self.cx.pipeline, sink = %self.cx.sink_name,
+                    panics = written.panics + 1, "a write panicked: {text}"
+                );
+                if written.panics + 1 < PANICS_MAX {
+                    self.spawn_write(written.ledger, written.batch, written.origins, written.panics + 1, now);
+                } else {
+                    let text = format!("writing a batch panicked {PANICS_MAX} times: {text}");
+                    self.abandon(written.ledger, &write::GiveUp::new(FailCause::new(codes::PANIC, text)));
+                }
+            }
+            Err(_) => {
+                let cause = FailCause::new(codes::ABANDONED, "the write was cancelled");
+                self.abandon(written.ledger, &write::GiveUp::new(cause));
+            }
+        }
+    }
+
+    fn barrier_is_due(&self, now: Instant) -> bool {
+        if self.accepted.is_empty() || self.barrier_not_before.is_some_and(|at| now < at) {
+            return false;
+        }
+        let is_old = match (self.cx.barrier_every, self.accepted_since) {
+            (Some(every), Some(since)) => now.duration_since(since) >= every,
+            _ => true,
+        };
+        // While a group is wanted whole, the rest of it is sealed and written first.
+        let has_rest = self.sealed.is_some() || !self.open.is_empty();
+        let is_wanted = (self.is_settling && !has_rest)
+            || (self.drain.is_some() && !has_rest && self.cx.queue.queued().chunks == 0)
+            || self.quiescing.iter().any(|(partition, _)| {
+                self.accepted.iter().any(|ledger| ledger.holds(*partition)) && !self.has_unwritten(*partition)
+            });
+        is_old || is_wanted || self.barrier_attempts > 0 || self.cx.writer.wants_barrier()
+    }
+
+    fn start_barrier(&mut self, now: Instant) {
+        if self.is_settling && self.accepted.is_empty() && self.open.is_empty() && self.is_idle() {
+            self.is_settling = false;
+        }
+        if !self.writing.is_empty() || self.barrier.is_some() || self.reset.is_some() || !self.barrier_is_due(now) {
+            return;
+        }
+        let writer = self.cx.writer.clone();
+        self.barrier = Some((tokio::spawn(async move { writer.barrier().await }), now));
+    }
+
+    fn is_idle(&self) -> bool {
+        self.writing.is_empty() && self.sealed.is_none() && self.barrier.is_none()
+    }
+
+    fn barrier_ended(&mut self, ended: Result<Result<Settled, BarrierError>, JoinError>) {
+        let Some((_, started)) = self.barrier.take() else { return };
+        let now = Instant::now();
+        let took = now.duration_since(started);
+        match ended {
+            Ok(Ok(settled)) => {
+                self.cx.meters.barrier_seconds.record(took.as_secs_f64());
+                self.barrier_attempts = 0;
+                self.barrier_not_before = None;
+                self.accepted_since = None;
+                self.is_settling = false;
+                let group = std::mem::take(&mut self.accepted);
+                self.cx.view.committed(settled.version, took, self.cx.clock.now());
+                self.cx.view.move_positions(settled.positions);
+                self.settle(group);
+                self.cx.view.is_running();
+            }
+            Ok(Err(BarrierError { error, lost })) => self.barrier_failed(error, &lost, now),
+            Err(error) => {
+                self.cx.meters.panics.increment(1);
+                let text = if error.is_panic() { panic_text(error.into_panic()) } else { "cancelled".to_owned() };
+                self.lose_accepted(&FailCause::new(codes::GROUP_LOST, format!("a commit panicked: {text}")));
+            }
+        }
+    }
+
+    fn barrier_failed(&mut self, error: SinkError, lost: &[CommitId], now: Instant) {
+        if !lost.is_empty() {
+            let (gone, kept) = std::mem::take(&mut self.accepted)
+                .into_iter()
+                .partition::<Vec<_>, _>(|ledger| lost.contains(&ledger.id));
+            self.accepted = kept;
+            let cause = FailCause::new(codes::GROUP_LOST, format!("the sink lost accepted rows: {error}"));
+            gone.into_iter().for_each(|ledger| ledger.fail(&cause));
+        }
+        let (is_destination, after) = match &error {
+            SinkError::Later { after, .. } => (false, *after),
+            SinkError::Destination { .. } => (true, None),
+            // The writer has dropped the group: its rows are read again from the committed positions.
+            SinkError::Row { .. } | SinkError::Unknown { .. } | SinkError::Superseded { .. } => {
+                let cause = FailCause::new(error.code(), error.to_string());
+                self.lose_accepted(&cause);
+                return;
+            }
+        };
+        self.barrier_attempts = self.barrier_attempts.saturating_add(1);
+        let backoff = &self.cx.options.retry.backoff;
+        let delay = match after {
+            _ if is_destination => backoff.max,
+            Some(after) => after.min(backoff.max),
+            None => backoff.delay(self.barrier_attempts, crate::random::fraction()),
+        };
+        self.barrier_not_before = Some(now + delay);
+        let first = self.accepted.first().and_then(Ledger::first);
+        self.cx.view.has_failed(is_destination, &error, self.barrier_attempts, delay, first);
+        write::log_attempt(
+            &self.cx.pipeline,
+            &self.cx.sink_name,
+            &error,
+            self.barrier_attempts,
+            delay,
+            first,
+            self.accepted.iter().map(|ledger| ledger.rows).sum(),
+        );
+    }
+
+    /// The group is gone: its rows are read again, and the writer starts from what the destination holds.
+    fn lose_accepted(&mut self, cause: &FailCause) {
+        self.accepted_since = None;
+        self.barrier_attempts = 0;
+        self.barrier_not_before = None;
+        let gone = std::mem::take(&mut self.accepted);
+        if !gone.is_empty() {
+            tracing::warn!(
+                code = %cause.code, pipeline = %self.cx.pipeline, sink = %self.cx.sink_name,
+                batches = gone.len(), "{}; the rows are read again", cause.text
+            );
+        }
+        self.cx.meters.abandoned.increment(gone.len() as u64);
+        gone.into_iter().for_each(|ledger| ledger.fail(cause));
+        let writer = self.cx.writer.clone();
+        self.reset = Some(tokio::spawn(async move { writer.reset().await }));
+        self.cx.view.is_running();
+    }
+
+    fn settle(&mut self, group: Vec<Ledger>) {
+        let now = self.cx.clock.now();
+        for ledger in group {
+            self.cx.view.cover(&ledger.covers);
+            let age = now.0.saturating_sub(ledger.oldest.0).max(0);
+            self.cx.meters.e2e_seconds.record(age as f64 / 1e6);
+            ledger.deliver();
+        }
+        self.cx.meters.up.set(1.0);
+    }
+
+    fn abandon(&mut self, ledger: Ledger, cause: &write::GiveUp) {
+        self.cx.meters.abandoned.increment(1);
+        let ranges: Vec<String> = ledger
+            .covers
+            .iter()
+            .map(|cover| format!("{}:{}..{}", cover.partition, cover.range.start, cover.range.end))
+            .collect();
+        tracing::warn!(
+            code = %cause.cause().code, pipeline = %self.cx.pipeline, sink = %self.cx.sink_name,
+            ranges = ranges.join(" "), "a batch was given up: {}; its rows are read again", cause.cause().text
+        );
+        ledger.fail(cause.cause());
+        self.cx.view.is_running();
+    }
+
+    fn has_unwritten(&self, partition: PartitionId) -> bool {
+        self.open.holds(partition)
+            || self.sealed.as_ref().is_some_and(|sealed| sealed.ledger.holds(partition))
+            || self.writing.values().any(|writing| writing.ledger.holds(partition))
+            || self.cx.queue.holds(partition)
+    }
+
+    fn answer_quiesced(&mut self) {
+        let waiting = std::mem::take(&mut self.quiescing);
+        for (partition, number) in waiting {
+            let is_held =
+                self.has_unwritten(partition) || self.accepted.iter().any(|ledger| ledger.holds(partition));
+            if is_held || self.reset.is_some() {
+                self.quiescing.push((partition, number));
+            } else {
+                (self.cx.report)(WorkerReport::Quiesced(partition, number));
+            }
+        }
+    }
+
+    /// Gives up what holds rows of a partition. A group that was accepted cannot be cut, so it goes whole.
+    fn abort(&mut self, partition: PartitionId) {
+        let cause = FailCause::new(codes::ABANDONED, format!("partition {partition} was given up before its deadline"));
+        drop(self.cx.queue.remove(|segment| segment.cover.partition == partition));
+        self.open.remove(partition);
+        if self.sealed.as_ref().is_some_and(|sealed| sealed.ledger.holds(partition))
+            && let Some(sealed) = self.sealed.take()
+        {
+            self.abandon(sealed.ledger, &write::GiveUp::new(cause.clone()));
+        }
+        let hit: HashSet<u64> = self
+            .writing
+            .iter()
+            .filter(|(_, writing)| writing.ledger.holds(partition))
+            .map(|(sequence, _)| *sequence)
+            .collect();
+        for sequence in hit {
+            if let Some(writing) = self.writing.remove(&sequence) {
+                writing.task.abort();
+                self.abandon(writing.ledger, &write::GiveUp::new(cause.clone()));
+            }
+        }
+        if self.accepted.iter().any(|ledger| ledger.holds(partition)) {
+            if let Some((task, _)) = self.barrier.take() {
+                task.abort();
+            }
+            self.lose_accepted(&cause);
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.is_stopped
+            || (self.drain.is_some()
+                && self.open.is_empty()
+                && self.is_idle()
+                && self.accepted.is_empty()
+                && self.reset.is_none()
+                && self.cx.queue.queued().chunks == 0)
+    }
+
+    fn next_timer(&self) -> Option<Instant> {
+        let seal = self.open.opened().map(|opened| opened + self.limits.age);
+        let barrier = match (self.accepted_since, self.cx.barrier_every) {
+            _ if self.barrier_not_before.is_some() => self.barrier_not_before,
+            (Some(since), Some(every)) if self.barrier.is_none() => Some(since + every),
+            _ => None,
+        };
+        // A timer in the past would spin where something else is waited for.
+        let now = Instant::now();
+        [seal, barrier, self.drain].into_iter().flatten().filter(|at| *at > now).min()
+    }
+
+    /// What is left at a stop or a drain's deadline fails and is named; tasks that ignore their abort are left behind.
+    fn give_up_everything(&mut self) {
+        let cause = FailCause::new(codes::DRAIN_DEADLINE, "shutdown ended before the rows were settled");
+        drop(self.cx.queue.remove(|_| true));
+        drop(self.open.take());
+        if let Some(sealed) = self.sealed.take() {
+            sealed.ledger.fail(&cause);
+        }
+        for (_, writing) in self.writing.drain() {
+            writing.task.abort();
+            writing.ledger.fail(&cause);
+        }
+        if let Some((task, _)) = self.barrier.take() {
+            // A commit that ended just now still counts: what is durable must not be named as lost.
+            let ended = task.is_finished().then(|| task.now_or_never()).flatten();
+            match ended {
+                Some(Ok(Ok(settled))) => {
+                    self.cx.view.move_positions(settled.positions);
+                    let group = std::mem::take(&mut self.accepted);
+                    self.settle(group);
+                }
+                _ => self.accepted.drain(..).for_each(|ledger| ledger.fail(&cause)),
+            }
+        }
+        self.accepted.drain(..).for_each(|ledger| ledger.fail(&cause));
+        self.writes.detach_all();
+    }
+}
+
+/// What a panic said, cut short.
+pub(crate) fn panic_text(panic: Box<dyn std::any::Any + Send>) -> String {
+    let text = panic
+        .downcast_ref::<&'static str>()
+        .map(|text| (*text).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "a panic without a text".to_owned());
+    text.chars().take(512).collect()
+}
