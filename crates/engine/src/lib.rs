@@ -11,6 +11,7 @@ mod codes;
 pub mod contract;
 mod core;
 mod dead_letter;
+mod driver;
 mod meters;
 mod options;
 mod poll;

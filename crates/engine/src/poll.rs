@@ -35,8 +35,8 @@ impl SourceBatch {
 
 /// A partition of a lane, as the driver keeps it.
 #[derive(Debug)]
-pub(crate) struct PollSlot<'a> {
-    pub(crate) issuer: &'a mut Issuer,
+pub(crate) struct PollSlot {
+    pub(crate) issuer: Issuer,
     /// No parked batch, and below its ceilings.
     pub(crate) is_open: bool,
 }
@@ -44,14 +44,14 @@ pub(crate) struct PollSlot<'a> {
 /// What a lane is polled with.
 #[derive(Debug)]
 pub struct PollCx<'a> {
-    slots: &'a mut [PollSlot<'a>],
+    slots: &'a mut [PollSlot],
     waker: &'a LaneWaker,
     now: Instant,
     broken: Option<EngineError>,
 }
 
 impl<'a> PollCx<'a> {
-    pub(crate) fn new(slots: &'a mut [PollSlot<'a>], waker: &'a LaneWaker, now: Instant) -> Self {
+    pub(crate) fn new(slots: &'a mut [PollSlot], waker: &'a LaneWaker, now: Instant) -> Self {
         PollCx { slots, waker, now, broken: None }
     }
 

@@ -26,8 +26,8 @@ use landfall_types::{PartitionId, Place};
 
 use crate::codes;
 use crate::contract::{Decoder, EngineError, PlanError, ReadyHandle, ShardId, SinkId, Stage, Transform, Wanted};
-use crate::core::FailCause;
-use crate::dead_letter::{LetterQueue, Parcel, Sender};
+use crate::core::{Books, FailCause};
+use crate::dead_letter::{LetterQueue, Parcel, Sender, letter_bytes, offsets_of, record_at};
 use crate::meters::DriverMeters;
 use crate::options::{FilterFactory, OnError, OnErrors, Route};
 use crate::poll::SourceBatch;
@@ -354,6 +354,38 @@ impl Chain {
             BlockReason::NotReady(handle) => handle.is_ready(),
             BlockReason::DeadLetters => self.cx.letters.as_ref().is_none_or(|letters| !letters.is_shut()),
         }
+    }
+
+    /// A record that panics the chain each time it is read alone: it is a dead letter with the panic's text (E61).
+    /// Gives the batch back where it cannot be set aside.
+    pub(crate) fn set_aside(&mut self, batch: SourceBatch, cause: &FailCause) -> Option<SourceBatch> {
+        let policy = self.policy(Stage::Sql);
+        let (Some(ack), false) = (batch.ack.as_ref(), policy == OnError::Fail || batch.rows.num_rows() != 1) else {
+            return Some(batch);
+        };
+        let Some(offsets) = offsets_of(&batch.rows) else { return Some(batch) };
+        if policy == OnError::DeadLetter {
+            let Some(letters) = &self.cx.letters else { return Some(batch) };
+            let record = record_at(&batch.rows, 0, batch.covered.partition, offsets.value(0));
+            let letter = self.cx.sender.letter(record, None, Stage::Sql, cause.code, &cause.text);
+            let parcel =
+                Parcel { bytes: letter_bytes(&letter), letters: vec![letter], holds: vec![ack.share(SinkId(0))] };
+            if letters.try_send(parcel).is_err() {
+                return Some(batch);
+            }
+            self.cx.dead_sql.increment(1);
+        }
+        let entry = match policy {
+            OnError::Skip => Books { skipped: 1, ..Books::default() },
+            OnError::DeadLetter | OnError::Fail => Books { dead: 1, ..Books::default() },
+        };
+        for sink in 1..=self.paths.len() {
+            ack.book_for(SinkId(u8::try_from(sink).unwrap_or(u8::MAX)), entry);
+        }
+        if let Some(ack) = batch.ack {
+            ack.deliver();
+        }
+        None
     }
 
     /// Forgets a slot's unfinished batch; its holds fail.

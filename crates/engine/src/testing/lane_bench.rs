@@ -8,14 +8,14 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::contract::{EngineError, LaneWaker, PollLimit, Polled, SourceError, SourceLane};
 use crate::core::sync::Arc;
-use crate::core::{Harvester, Issuer, Waker, ring};
+use crate::core::{Harvester, Waker, ring};
 use crate::poll::{PollCx, PollSlot};
 use crate::{FailCause, SourceBatch};
 
 /// Stands in for a driver. The sinks of its rings are the chain and one sink, and a batch's own hold covers both.
 #[derive(Debug)]
 pub struct LaneBench {
-    issuers: Vec<Issuer>,
+    slots: Vec<PollSlot>,
     harvesters: Vec<Harvester>,
     waker: LaneWaker,
     woken: StdArc<(Mutex<bool>, Condvar)>,
@@ -25,10 +25,12 @@ impl LaneBench {
     /// A bench for these partitions, each from its place on.
     pub fn new(at: &[(PartitionId, Place)]) -> Self {
         let controller = Arc::new(Waker::new());
-        let (issuers, harvesters) = at
+        let (slots, harvesters) = at
             .iter()
             .map(|(partition, place)| {
-                ring(*partition, Epoch(1), *place, 1024, 1, controller.clone(), Instant::now())
+                let (issuer, harvester) =
+                    ring(*partition, Epoch(1), *place, 1024, 1, controller.clone(), Instant::now());
+                (PollSlot { issuer, is_open: true }, harvester)
             })
             .unzip();
         let woken = StdArc::new((Mutex::new(false), Condvar::new()));
@@ -37,7 +39,7 @@ impl LaneBench {
             *flag.0.lock() = true;
             flag.1.notify_all();
         });
-        LaneBench { issuers, harvesters, waker, woken }
+        LaneBench { slots, harvesters, waker, woken }
     }
 
     /// Polls once; every partition takes a batch. A broken lane contract comes back as the outer error.
@@ -46,9 +48,8 @@ impl LaneBench {
         lane: &mut L,
         limit: PollLimit,
     ) -> Result<Result<Polled, SourceError>, EngineError> {
-        let mut slots: Vec<PollSlot<'_>> =
-            self.issuers.iter_mut().map(|issuer| PollSlot { issuer, is_open: true }).collect();
-        let mut cx = PollCx::new(&mut slots, &self.waker, Instant::now());
+        self.slots.iter_mut().for_each(|slot| slot.is_open = true);
+        let mut cx = PollCx::new(&mut self.slots, &self.waker, Instant::now());
         let polled = lane.poll(&mut cx, limit);
         match cx.broken() {
             Some(error) => Err(error),
