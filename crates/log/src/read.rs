@@ -1,11 +1,25 @@
-//! The read half.
+//! The read half: whole units by offset, below the visible tail.
+//!
+//! Every unit is verified before it is given out (I12). Trimmed, damaged, unreadable and past the tail are four different
+//! answers, and none of them is "empty". Nothing here waits for data or for the writer, and nothing is written.
 
-use std::convert::Infallible;
+use std::sync::Arc;
 
-use landfall_types::{Epoch, Offset, TicketNumber, Timestamp};
+use bytes::Bytes;
+use landfall_types::{Epoch, Offset, SegmentNumber, TicketNumber, Timestamp};
 
+use crate::catalog::{Catalog, Place};
 use crate::error::ReadError;
+use crate::format::{HEAD_BYTES, HEADER_BYTES, IndexEntry, Kind, split_body};
+use crate::scan::{Found, Window, next_unit, unit_at};
+use crate::segment::Segment;
 use crate::unit::StoredUnit;
+
+/// Least and most that one read of a page fetches; a larger unit is fetched whole.
+const PAGE_BYTES_MIN: usize = 16 << 10;
+const PAGE_BYTES_MAX: usize = 1 << 20;
+/// What a look-up of one unit fetches.
+const LOOK_BYTES: usize = 64 << 10;
 
 /// The offset after the last record that a reader may see. The committer alone advances it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,6 +39,14 @@ pub struct Budget {
 pub struct Page {
     /// Whole units, ascending, without a gap.
     pub units: Vec<StoredUnit>,
+    resume: Option<Resume>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Resume {
+    segment: SegmentNumber,
+    byte: u64,
+    offset: Offset,
 }
 
 /// Whether the unit of a reference is in the log (C52).
@@ -46,33 +68,319 @@ pub enum Located {
 /// Reads a partition's segments. Clones share the segment list; no call waits for data or for the writer.
 #[derive(Clone, Debug)]
 pub struct LogReader {
-    never: Infallible,
+    catalog: Arc<Catalog>,
+}
+
+/// A place in a segment's file, moving forward.
+struct Cursor {
+    segment: Arc<Segment>,
+    window: Window,
+    byte: u64,
+    /// The offset that the next data unit must have.
+    next: Offset,
+    /// Nothing at or past this is given out.
+    limit: Offset,
+}
+
+enum Step {
+    Unit(Found),
+    /// The segment, or what may be seen of it, is at its end.
+    End,
+    /// Offsets up to `to` are lost; the cursor stands behind them.
+    Lost {
+        from: Offset,
+        to: Offset,
+    },
 }
 
 impl LogReader {
+    pub(crate) fn new(catalog: Arc<Catalog>) -> LogReader {
+        LogReader { catalog }
+    }
+
     /// The first offset there is.
     pub fn log_start(&self) -> Offset {
-        match self.never {}
+        self.catalog.log_start()
+    }
+
+    /// Offsets known to be lost, ascending: found at open, and by readers since.
+    pub fn damaged(&self) -> Vec<std::ops::Range<Offset>> {
+        self.catalog.damaged()
+    }
+
+    /// Summaries that had to be rebuilt by a scan so far.
+    pub fn summary_rebuilds(&self) -> u64 {
+        self.catalog.summary_rebuilds()
     }
 
     /// Whole units from the one holding `from` (which may begin below it) within the budget, never at or past
     /// `upto`. `from == upto` gives an empty page.
-    pub fn read(&self, _: Offset, _: VisibleTail, _: Budget, _: &mut Page) -> Result<(), ReadError> {
-        match self.never {}
+    pub fn read(&self, from: Offset, upto: VisibleTail, budget: Budget, page: &mut Page) -> Result<(), ReadError> {
+        page.units.clear();
+        let resume = page.resume.take();
+        let tail = upto.0;
+        if from >= tail {
+            return if from == tail { Ok(()) } else { Err(ReadError::PastTail { from, tail }) };
+        }
+        let chunk = budget.bytes.saturating_add(64 * HEAD_BYTES).clamp(PAGE_BYTES_MIN, PAGE_BYTES_MAX);
+        let mut at = from;
+        loop {
+            let mut cursor = match self.cursor(at, tail, chunk, resume) {
+                Ok(cursor) => cursor,
+                Err(_) if !page.units.is_empty() => return Ok(()),
+                Err(error) => return Err(error),
+            };
+            let outcome = fill(&mut cursor, from, budget, page, &self.catalog);
+            match outcome {
+                Ok(()) if page.units.is_empty() && cursor.next < tail => at = cursor.next,
+                Ok(()) => return Ok(()),
+                Err(_) if !page.units.is_empty() => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// The first offset whose append time is not before `at`; `upto` if there is none.
-    pub fn at_time(&self, _: Timestamp, _: VisibleTail) -> Result<Offset, ReadError> {
-        match self.never {}
+    pub fn at_time(&self, at: Timestamp, upto: VisibleTail) -> Result<Offset, ReadError> {
+        let segments = self.catalog.segments();
+        // Append times never go back: find the last segment that begins before `at`.
+        let (mut low, mut high) = (0, segments.len());
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let Some(segment) = segments.get(middle) else { break };
+            self.load_index(segment)?;
+            // A segment without records is as early as the ones before it.
+            let begins_before = segment.first_append_time().is_none_or(|first| first < at);
+            (low, high) = if begins_before { (middle + 1, high) } else { (low, middle) };
+        }
+        for segment in segments.get(low.saturating_sub(1)..).unwrap_or_default() {
+            let entry = segment.look_up(|entry| entry.append_time < at);
+            let (byte, next) = start_of(segment, entry);
+            let mut cursor = self.cursor_at(segment, byte, next, upto.0, LOOK_BYTES)?;
+            loop {
+                match cursor.step(&self.catalog)? {
+                    Step::Unit(found) if found.head.append_time >= at => {
+                        return Ok(found.head.first.max(self.log_start()));
+                    }
+                    Step::Unit(_) | Step::Lost { .. } => {}
+                    Step::End => break,
+                }
+            }
+        }
+        Ok(upto.0)
     }
 
     /// The origin epoch of the unit that holds `offset` (C63).
-    pub fn origin_epoch(&self, _: Offset, _: VisibleTail) -> Result<Epoch, ReadError> {
-        match self.never {}
+    pub fn origin_epoch(&self, offset: Offset, upto: VisibleTail) -> Result<Epoch, ReadError> {
+        Ok(self.unit_holding(offset, upto.0)?.head.origin_epoch)
     }
 
     /// Whether the unit at `first` is the one that `epoch` wrote under `ticket`.
-    pub fn locate(&self, _: Offset, _: Epoch, _: TicketNumber, _: VisibleTail) -> Result<Located, ReadError> {
-        match self.never {}
+    pub fn locate(
+        &self,
+        first: Offset,
+        epoch: Epoch,
+        ticket: TicketNumber,
+        upto: VisibleTail,
+    ) -> Result<Located, ReadError> {
+        let head = match self.unit_holding(first, upto.0) {
+            Ok(found) => found.head,
+            Err(ReadError::Trimmed { .. }) => return Ok(Located::Trimmed),
+            Err(ReadError::PastTail { .. }) => return Ok(Located::NotThere),
+            Err(error) => return Err(error),
+        };
+        let is_ours = (head.first, head.origin_epoch, head.ticket) == (first, epoch, ticket);
+        Ok(if is_ours { Located::There { first, records: head.records } } else { Located::NotThere })
     }
+
+    fn unit_holding(&self, offset: Offset, tail: Offset) -> Result<Found, ReadError> {
+        if offset >= tail {
+            return Err(ReadError::PastTail { from: offset, tail });
+        }
+        let mut cursor = self.cursor(offset, tail, LOOK_BYTES, None)?;
+        loop {
+            match cursor.step(&self.catalog)? {
+                Step::Unit(found) if found.end() > offset => return Ok(found),
+                Step::Unit(_) => {}
+                Step::Lost { from, to } if to > offset => {
+                    return Err(ReadError::Damaged { from: from.max(offset), to });
+                }
+                Step::Lost { .. } => {}
+                // What is in the segment ends before the offset: the rest of it is lost.
+                Step::End => return Err(self.missing(offset, cursor.segment.end().min(tail))),
+            }
+        }
+    }
+
+    fn missing(&self, from: Offset, to: Offset) -> ReadError {
+        let log_start = self.log_start();
+        if from < log_start { ReadError::Trimmed { from, log_start } } else { ReadError::Damaged { from, to } }
+    }
+
+    fn load_index(&self, segment: &Arc<Segment>) -> Result<(), ReadError> {
+        let failed = |source| ReadError::Failed { path: segment.path.clone(), source };
+        self.catalog.load_index(segment).map_err(failed)
+    }
+
+    /// A cursor before the unit that holds an offset.
+    fn cursor(&self, from: Offset, tail: Offset, chunk: usize, resume: Option<Resume>) -> Result<Cursor, ReadError> {
+        let log_start = self.log_start();
+        if from < log_start {
+            return Err(ReadError::Trimmed { from, log_start });
+        }
+        if let Some(lost) = self.catalog.damage_at(from) {
+            return Err(ReadError::Damaged { from, to: lost.end.min(tail) });
+        }
+        let segment = match self.catalog.find(from) {
+            Place::In(segment) => segment,
+            Place::Gap { to } => return Err(self.missing(from, to.min(tail))),
+            Place::Nowhere => return Err(self.missing(from, tail)),
+        };
+        let (byte, next) = match resume {
+            Some(resume) if (resume.segment, resume.offset) == (segment.number(), from) => (resume.byte, from),
+            _ => {
+                self.load_index(&segment)?;
+                start_of(&segment, segment.look_up(|entry| entry.offset <= from))
+            }
+        };
+        self.cursor_at(&segment, byte, next, tail, chunk)
+    }
+
+    fn cursor_at(
+        &self,
+        segment: &Arc<Segment>,
+        byte: u64,
+        next: Offset,
+        tail: Offset,
+        chunk: usize,
+    ) -> Result<Cursor, ReadError> {
+        let opened = self.catalog.file(segment).and_then(|file| {
+            let end = file.len()?.min(segment.end_byte());
+            Ok(Window::new(file, end, chunk))
+        });
+        let limit = segment.end().min(tail);
+        match opened {
+            Ok(window) => Ok(Cursor { segment: Arc::clone(segment), window, byte, next, limit }),
+            // Trimmed between finding it and opening it.
+            Err(_) if segment.end() <= self.log_start() => {
+                Err(ReadError::Trimmed { from: next, log_start: self.log_start() })
+            }
+            Err(source) => Err(ReadError::Failed { path: segment.path.clone(), source }),
+        }
+    }
+}
+
+fn start_of(segment: &Segment, entry: Option<IndexEntry>) -> (u64, Offset) {
+    entry.map_or((HEADER_BYTES as u64, segment.base()), |entry| (entry.byte, entry.offset))
+}
+
+impl Cursor {
+    /// The next data unit. Damage is noted where all can see it, and stepped over.
+    fn step(&mut self, catalog: &Catalog) -> Result<Step, ReadError> {
+        let failed = |segment: &Segment| {
+            let path = segment.path.clone();
+            move |source| ReadError::Failed { path, source }
+        };
+        while self.next < self.limit {
+            let found = unit_at(&mut self.window, self.byte, self.segment.seed).map_err(failed(&self.segment))?;
+            if let Some(found) = found.filter(|found| found.head.first == self.next) {
+                self.byte = found.end_byte();
+                self.next = found.end();
+                if found.head.kind == Kind::Data {
+                    return Ok(Step::Unit(found));
+                }
+                continue;
+            }
+            let found = next_unit(&mut self.window, self.byte + 8, self.segment.seed, self.next);
+            let found = found.map_err(failed(&self.segment))?;
+            let from = self.next;
+            match found.filter(|found| found.head.first < self.limit) {
+                Some(found) => {
+                    self.byte = found.at;
+                    self.next = found.head.first;
+                    let append_time = found.head.append_time;
+                    self.segment.add_to_index(IndexEntry { offset: self.next, byte: self.byte, append_time });
+                }
+                None => self.next = self.limit,
+            }
+            if self.next > from {
+                // The end of an active segment is the visible tail of this one read: what is behind it is not known.
+                tracing::error!(
+                    segment = %self.segment.path.display(), from = from.0, to = self.next.0,
+                    "LF-CH0051: units below the tail do not verify"
+                );
+                self.segment.set_damaged();
+                catalog.add_damage(from..self.next);
+                return Ok(Step::Lost { from, to: self.next });
+            }
+        }
+        Ok(Step::End)
+    }
+}
+
+/// Takes units into the page until the budget or the segment ends.
+fn fill(
+    cursor: &mut Cursor,
+    from: Offset,
+    budget: Budget,
+    page: &mut Page,
+    catalog: &Catalog,
+) -> Result<(), ReadError> {
+    let (mut records, mut bytes) = (0u32, 0usize);
+    loop {
+        let (byte, next) = (cursor.byte, cursor.next);
+        let here = Resume { segment: cursor.segment.number(), byte, offset: next };
+        match cursor.step(catalog)? {
+            Step::End => {
+                page.resume = Some(Resume { byte: cursor.byte, offset: cursor.next, ..here });
+                return Ok(());
+            }
+            Step::Lost { from: lost, to } => {
+                if page.units.is_empty() && to > from {
+                    return Err(ReadError::Damaged { from: lost.max(from), to });
+                }
+                if !page.units.is_empty() {
+                    return Ok(());
+                }
+            }
+            Step::Unit(found) if found.end() <= from => {}
+            Step::Unit(found) => {
+                let unit = match stored_unit(&found) {
+                    Some(unit) => unit,
+                    None => {
+                        // The checksum holds and no log wrote it: as lost as a unit that does not verify.
+                        catalog.add_damage(found.head.first..found.end());
+                        cursor.segment.set_damaged();
+                        let lost = ReadError::Damaged { from: found.head.first.max(from), to: found.end() };
+                        return if page.units.is_empty() { Err(lost) } else { Ok(()) };
+                    }
+                };
+                records = records.saturating_add(unit.records);
+                bytes = bytes.saturating_add(unit.rows.len());
+                if !page.units.is_empty() && (records > budget.records || bytes > budget.bytes) {
+                    page.resume = Some(here);
+                    return Ok(());
+                }
+                page.units.push(unit);
+                if records >= budget.records || bytes >= budget.bytes {
+                    page.resume = Some(Resume { byte: cursor.byte, offset: cursor.next, ..here });
+                    return Ok(());
+                }
+            }
+        }
+    }
+}
+
+fn stored_unit(found: &Found) -> Option<StoredUnit> {
+    let head = &found.head;
+    let (tag, rows): (_, Bytes) = split_body(head, &found.body).ok()?;
+    Some(StoredUnit {
+        first: head.first,
+        records: head.records,
+        append_time: head.append_time,
+        origin_epoch: head.origin_epoch,
+        ticket: head.ticket,
+        tag,
+        rows,
+    })
 }

@@ -1,9 +1,20 @@
 //! All file access of the log goes through [`Vfs`], so that faults and power cuts can be tested (C99).
+//!
+//! [`DiskVfs`] is the machine's file system. [`MemoryVfs`] keeps files in memory; with the feature `testing` it also
+//! tells synced from unsynced bytes, cuts the power and injects faults.
+
+mod disk;
+mod memory;
 
 use std::fmt::Debug;
 use std::io::{self, IoSlice};
 use std::path::Path;
 use std::sync::Arc;
+
+pub use disk::DiskVfs;
+pub use memory::MemoryVfs;
+#[cfg(any(test, feature = "testing"))]
+pub use memory::{Fault, Loss, Operation};
 
 /// A directory entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +58,8 @@ pub trait Vfs: Debug + Send + Sync + 'static {
 
 /// An open file. Positioned calls only, so that handles can be shared.
 pub trait VfsFile: Debug + Send + Sync + 'static {
-    /// Its length.
+    /// Its length in bytes.
+    #[expect(clippy::len_without_is_empty, reason = "a fallible length, not a collection's")]
     fn len(&self) -> io::Result<u64>;
     /// Reads up to `into.len()` bytes; fewer only at the end of the file.
     fn read_at(&self, into: &mut [u8], at: u64) -> io::Result<usize>;

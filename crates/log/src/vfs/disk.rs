@@ -1,0 +1,132 @@
+//! The machine's file system.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, IoSlice};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+
+use super::{Access, DirEntry, Vfs, VfsFile};
+
+/// Files on disk.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DiskVfs;
+
+#[derive(Debug)]
+struct DiskFile(File);
+
+impl Vfs for DiskVfs {
+    fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn VfsFile>> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(access != Access::Read).create_new(access == Access::Create);
+        let file = options.open(path)?;
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+        }
+        Ok(Arc::new(DiskFile(file)))
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
+        let mut files = Vec::new();
+        for entry in std::fs::read_dir(dir)? {
+            let entry = entry?;
+            // Gone between the two calls: housekeeping of a running process may free files under a reader.
+            let Ok(found) = entry.metadata() else { continue };
+            if found.is_file() {
+                files.push(DirEntry { name: PathBuf::from(entry.file_name()), len: found.len() });
+            }
+        }
+        Ok(files)
+    }
+
+    fn create_dir_all(&self, dir: &Path) -> io::Result<()> {
+        if dir.is_dir() {
+            return Ok(());
+        }
+        let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty());
+        if let Some(parent) = parent {
+            self.create_dir_all(parent)?;
+        }
+        match std::fs::create_dir(dir) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        self.sync_dir(parent.unwrap_or(Path::new(".")))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        std::fs::rename(from, to)
+    }
+
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        std::fs::hard_link(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        std::fs::remove_file(path)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        File::open(dir)?.sync_all()
+    }
+
+    fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
+        let found = rustix::fs::statvfs(dir)?;
+        Ok(found.f_bavail.saturating_mul(found.f_frsize))
+    }
+}
+
+impl VfsFile for DiskFile {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.len())
+    }
+
+    fn read_at(&self, into: &mut [u8], at: u64) -> io::Result<usize> {
+        let mut filled = 0;
+        while let Some(rest) = into.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+            match FileExt::read_at(&self.0, rest, at.saturating_add(filled as u64)) {
+                Ok(0) => break,
+                Ok(n) => filled += n,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(filled)
+    }
+
+    fn write_at(&self, from: &[IoSlice<'_>], at: u64) -> io::Result<usize> {
+        loop {
+            match rustix::io::pwritev(&self.0, from, at) {
+                Err(Errno::INTR) => {}
+                result => return Ok(result?),
+            }
+        }
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        loop {
+            match rustix::fs::fdatasync(&self.0) {
+                Err(Errno::INTR) => {}
+                result => return Ok(result?),
+            }
+        }
+    }
+
+    fn allocate(&self, at: u64, len: u64) -> io::Result<()> {
+        match rustix::fs::fallocate(&self.0, FallocateFlags::empty(), at, len) {
+            // File systems without the call: the next write allocates, and reports a full disk itself.
+            Err(Errno::OPNOTSUPP) => {
+                let end = at.saturating_add(len);
+                if self.len()? < end { self.0.set_len(end) } else { Ok(()) }
+            }
+            result => Ok(result?),
+        }
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+}
