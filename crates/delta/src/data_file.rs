@@ -1,0 +1,156 @@
+//! One open Parquet file of a group: encodes row groups, hands them to the store in parts, ends as an `Add` (E126).
+//!
+//! Memory is bounded whatever comes in: rows are encoded in small slices, a row group is closed once it holds
+//! `row_group_bytes`, and at most two parts are in flight while encoding waits for the third (F-M5). The file is on
+//! stable storage when [`DataFile::close`] answers. It is in the table only once a commit names it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrow_array::RecordBatch;
+use arrow_schema::SchemaRef;
+use bytes::Bytes;
+use deltalake_core::kernel::Add;
+use futures::future::BoxFuture;
+use landfall_types::Clock;
+use object_store::ObjectStore;
+use object_store::buffered::BufWriter;
+use object_store::path::Path;
+use parquet::arrow::AsyncArrowWriter;
+use parquet::arrow::arrow_writer::ArrowWriterOptions;
+use parquet::arrow::async_writer::AsyncFileWriter;
+use parquet::basic::ZstdLevel;
+use parquet::errors::ParquetError;
+use parquet::file::properties::WriterProperties;
+use tokio::io::AsyncWriteExt;
+
+use crate::options::{Compression, DeltaOptions, UPLOAD_PART_BYTES};
+use crate::partition::PartitionValue;
+use crate::statistics;
+
+/// At most this many rows, or about this much memory, are encoded between two looks at a row group's size.
+const SLICE_ROWS: usize = 8192;
+const SLICE_BYTES: usize = 4 << 20;
+
+/// How data files are written; the same for all of a group.
+#[derive(Clone)]
+pub(crate) struct DataFiles {
+    pub(crate) store: Arc<dyn ObjectStore>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) schema: SchemaRef,
+    pub(crate) partition_names: Vec<String>,
+    pub(crate) properties: WriterProperties,
+    pub(crate) row_group_bytes: usize,
+    pub(crate) target_bytes: usize,
+    pub(crate) indexed_columns: usize,
+}
+
+/// The Parquet settings that follow from the options.
+pub(crate) fn properties(options: &DeltaOptions) -> Result<WriterProperties, ParquetError> {
+    let compression = match options.compression {
+        Compression::Zstd(level) => parquet::basic::Compression::ZSTD(ZstdLevel::try_new(level)?),
+        Compression::Snappy => parquet::basic::Compression::SNAPPY,
+        Compression::None => parquet::basic::Compression::UNCOMPRESSED,
+    };
+    let created_by = concat!("landfall ", env!("CARGO_PKG_VERSION")).to_owned();
+    Ok(WriterProperties::builder().set_compression(compression).set_created_by(created_by).build())
+}
+
+/// The store's side of the encoder: pieces of one part each, since the buffer waits before a put, not within it.
+struct Parts {
+    buffer: BufWriter,
+}
+
+impl AsyncFileWriter for Parts {
+    fn write(&mut self, mut bytes: Bytes) -> BoxFuture<'_, Result<(), ParquetError>> {
+        Box::pin(async move {
+            while !bytes.is_empty() {
+                let piece = bytes.split_to(bytes.len().min(UPLOAD_PART_BYTES));
+                self.buffer.put(piece).await.map_err(|error| ParquetError::External(Box::new(error)))?;
+            }
+            Ok(())
+        })
+    }
+
+    fn complete(&mut self) -> BoxFuture<'_, Result<(), ParquetError>> {
+        Box::pin(async move { self.buffer.shutdown().await.map_err(|error| ParquetError::External(Box::new(error))) })
+    }
+}
+
+/// See the module.
+pub(crate) struct DataFile {
+    pub(crate) value: PartitionValue,
+    path: String,
+    rows: u64,
+    writer: AsyncArrowWriter<Parts>,
+}
+
+impl DataFile {
+    /// Opens a file for a partition value. Nothing is stored before the first part is full.
+    pub(crate) fn open(files: &DataFiles, value: PartitionValue) -> Result<DataFile, ParquetError> {
+        // The name carries no value: values may hold any character, and readers take them from the log.
+        let path = format!("part-{}.parquet", uuid::Uuid::now_v7());
+        let buffer = BufWriter::with_capacity(files.store.clone(), Path::from(path.as_str()), UPLOAD_PART_BYTES)
+            .with_max_concurrency(2);
+        let options = ArrowWriterOptions::new()
+            .with_properties(files.properties.clone())
+            // How our Arrow columns looked in memory is nobody's business: other files of the table differ.
+            .with_skip_arrow_metadata(true);
+        let writer = AsyncArrowWriter::try_new_with_options(Parts { buffer }, files.schema.clone(), options)?;
+        Ok(DataFile { value, path, rows: 0, writer })
+    }
+
+    /// Encodes rows; row groups that are full go to the store.
+    pub(crate) async fn append(&mut self, files: &DataFiles, rows: &RecordBatch) -> Result<(), ParquetError> {
+        let total = rows.num_rows();
+        let row_bytes = (rows.get_array_memory_size() / total.max(1)).max(1);
+        let step = (SLICE_BYTES / row_bytes).clamp(1, SLICE_ROWS);
+        let mut at = 0;
+        while at < total {
+            let slice = rows.slice(at, step.min(total - at));
+            self.writer.write(&slice).await?;
+            self.rows += slice.num_rows() as u64;
+            at += slice.num_rows();
+            if self.writer.memory_size() >= files.row_group_bytes {
+                self.writer.flush().await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes that are encoded, of which the last row group is an estimate.
+    pub(crate) fn size(&self) -> usize {
+        self.writer.bytes_written() + self.writer.in_progress_size()
+    }
+
+    /// Memory held for encoding.
+    pub(crate) fn memory(&self) -> usize {
+        self.writer.memory_size()
+    }
+
+    /// Completes the file: it is on stable storage when this answers.
+    pub(crate) async fn close(mut self, files: &DataFiles) -> Result<Add, ParquetError> {
+        let metadata = self.writer.finish().await?;
+        let size = i64::try_from(self.writer.bytes_written())
+            .map_err(|_| ParquetError::General("a data file is over 2^63 bytes".into()))?;
+        let partition_values: HashMap<String, Option<String>> =
+            files.partition_names.iter().cloned().zip(self.value).collect();
+        Ok(Add {
+            path: self.path,
+            partition_values,
+            size,
+            modification_time: files.clock.now().0 / 1_000,
+            data_change: true,
+            stats: Some(statistics::of_file(&files.schema, &metadata, files.indexed_columns)),
+            ..Add::default()
+        })
+    }
+
+    /// Lets go of the file before it is complete; parts that were stored are removed where the store can.
+    pub(crate) async fn abort(self) {
+        let Parts { mut buffer } = self.writer.into_inner();
+        if let Err(error) = buffer.abort().await {
+            tracing::debug!(path = %self.path, %error, "an unfinished data file was left behind");
+        }
+    }
+}

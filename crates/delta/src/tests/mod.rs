@@ -1,0 +1,9 @@
+//! Tests of the sink as a whole, over real tables on the local file system.
+
+mod exactly_once;
+mod facts;
+mod faults;
+mod harness;
+mod local_store;
+mod memory;
+mod schema;

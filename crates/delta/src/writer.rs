@@ -1,0 +1,270 @@
+//! The writer of a shard: takes sealed batches into the group, and makes the group durable by one commit (E126–E130).
+//!
+//! `write` answers Accepted: the rows are in data files that nothing references yet. `barrier` completes the files and
+//! commits. A sealed group whose commit failed is kept apart from what is written after it, so that a commit whose
+//! answer was lost is recognised whole. Every call does its work in a task of its own: a caller that goes away leaves no
+//! half-written group, and what it did not hear is told to the next one.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use futures::future::BoxFuture;
+use landfall_engine::contract::{
+    BarrierError, CommitId, SealedBatch, Settled, ShardId, ShardWriter, SinkError, Written,
+};
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+
+use crate::code;
+use crate::commit::{CommitFailure, Committed, Ours};
+use crate::group::{Group, Held, Sealed};
+use crate::sink::{Opened, Shared};
+use crate::turn::{Slot, Turn};
+
+/// A group is committed early once it has this many files, this many times the target file size, or this many batches:
+/// a commit is read into memory by every reader of the table.
+const GROUP_FILES_MAX: usize = 1_000;
+const GROUP_TARGETS_MAX: u64 = 16;
+const GROUP_BATCHES_MAX: usize = 4_096;
+
+/// What a shard holds between calls.
+#[derive(Default)]
+struct Shard {
+    group: Group,
+    sealed: Option<Sealed>,
+    ours: Ours,
+    /// A thread is in the group; still set at the next turn: it panicked.
+    working: bool,
+    /// Settled, and not told yet.
+    settled: Settled,
+    /// Lost, and not told yet.
+    lost: Vec<CommitId>,
+}
+
+/// See the module.
+pub(crate) struct DeltaWriter {
+    shard: ShardId,
+    shared: Arc<Shared>,
+    slot: Arc<Slot<Shard>>,
+    full: Arc<AtomicBool>,
+    held: Arc<Mutex<Held>>,
+}
+
+enum Failure {
+    Lost(String),
+    Commit(CommitFailure),
+}
+
+impl DeltaWriter {
+    pub(crate) fn new(shard: ShardId, shared: Arc<Shared>) -> Self {
+        let slot = Slot::new(Shard::default());
+        let held = shared.track_held();
+        DeltaWriter { shard, shared, slot, full: Arc::default(), held }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn held(&self) -> Held {
+        *self.held.lock()
+    }
+
+    async fn accept(&self, batch: &SealedBatch) -> Result<Written, SinkError> {
+        let opened = self.shared.opened()?;
+        if self.shared.holds(&batch.covers) {
+            return Ok(Written::AlreadyThere);
+        }
+        let mut turn = self.slot.take().await;
+        let (id, rows) = (batch.id, batch.rows() as u64);
+        let (covers, parts) = (batch.covers.clone(), batch.parts.clone());
+        let (full, held) = (self.full.clone(), self.held.clone());
+        let runtime = Handle::current();
+        // Encoding takes long enough to hold up an I/O thread.
+        let work = move || {
+            turn.check();
+            turn.working = true;
+            let shard = &mut *turn;
+            runtime.block_on(async {
+                if shard.group.take(id, rows, &covers).await {
+                    let most = opened.committer.options.max_open_files;
+                    let early = shard.group.append(&opened.files, &opened.committer.layout, &parts, most).await;
+                    held.lock().closed_early += early;
+                    opened.metrics.closed_early.increment(early as u64);
+                }
+            });
+            shard.working = false;
+            note(shard, &opened, &full, &held);
+        };
+        match tokio::task::spawn_blocking(work).await {
+            Ok(()) => Ok(Written::Accepted),
+            Err(error) => Err(SinkError::Later {
+                code: code::GROUP_LOST,
+                after: None,
+                text: format!("the encoder of shard {} ended: {error}", self.shard.0),
+            }),
+        }
+    }
+
+    async fn settle(&self) -> Result<Settled, BarrierError> {
+        let opened = self.shared.opened().map_err(|error| BarrierError { error, lost: Vec::new() })?;
+        let mut turn = self.slot.take().await;
+        let (shared, full, held) = (self.shared.clone(), self.full.clone(), self.held.clone());
+        let task = tokio::spawn(async move {
+            let outcome = turn.settle(&opened, &shared).await;
+            note(&turn, &opened, &full, &held);
+            (turn, outcome)
+        });
+        let (mut turn, outcome) = task.await.map_err(|error| BarrierError {
+            error: SinkError::Later {
+                code: code::UNAVAILABLE,
+                after: None,
+                text: format!("the commit of shard {} ended: {error}", self.shard.0),
+            },
+            lost: Vec::new(),
+        })?;
+        match outcome {
+            Ok(()) => {
+                let mut settled = std::mem::take(&mut turn.settled);
+                settled.positions = self.shared.known();
+                Ok(settled)
+            }
+            Err(failure) => {
+                let lost = std::mem::take(&mut turn.lost);
+                let error = match failure {
+                    Failure::Commit(failure) => failure.into_sink(),
+                    Failure::Lost(text) => SinkError::Unknown { code: code::GROUP_LOST, text },
+                };
+                Err(BarrierError { error, lost })
+            }
+        }
+    }
+}
+
+/// Publishes how the shard stands, for `wants_barrier` and the status.
+fn note(shard: &Shard, opened: &Opened, full: &AtomicBool, held: &Mutex<Held>) {
+    let mut held = held.lock();
+    *held = shard.group.held(held.closed_early);
+    let target = opened.committer.options.target_file_size.0;
+    let is_full = shard.group.lost().is_some()
+        || held.closed_files >= GROUP_FILES_MAX
+        || held.closed_bytes >= target.saturating_mul(GROUP_TARGETS_MAX)
+        || shard.group.batches().len() >= GROUP_BATCHES_MAX;
+    full.store(is_full, Ordering::Release);
+}
+
+impl Shard {
+    fn check(&mut self) {
+        if std::mem::take(&mut self.working) {
+            self.group.lose_now("the encoder panicked");
+        }
+    }
+
+    async fn settle(&mut self, opened: &Arc<Opened>, shared: &Shared) -> Result<(), Failure> {
+        self.check();
+        loop {
+            if let Some(sealed) = self.sealed.take() {
+                self.commit(sealed, opened, shared).await?;
+            }
+            if self.group.is_empty() {
+                return Ok(());
+            }
+            let group = std::mem::take(&mut self.group);
+            let files = opened.files.clone();
+            let (ids, runtime) = (group.batches().to_vec(), Handle::current());
+            let sealed = tokio::task::spawn_blocking(move || runtime.block_on(group.seal(&files))).await;
+            let why = match sealed {
+                Ok(Ok(sealed)) => {
+                    self.sealed = Some(sealed);
+                    continue;
+                }
+                Ok(Err(group)) => group.lost().unwrap_or("its files could not be completed").to_owned(),
+                Err(error) => error.to_string(),
+            };
+            self.lost.extend(ids);
+            return Err(Failure::Lost(format!("the group's data files are not complete: {why}")));
+        }
+    }
+
+    async fn commit(&mut self, sealed: Sealed, opened: &Opened, shared: &Shared) -> Result<(), Failure> {
+        let (batches, rows) = (sealed.taken.batches.len() as u64, sealed.taken.rows);
+        let mut version = None;
+        // Rows that were all filtered leave nothing to commit; the engine's watermark passes them, and the next group's
+        // start says that they were seen.
+        if !sealed.adds.is_empty() {
+            let started = Instant::now();
+            match opened.committer.commit(&sealed, &self.ours).await {
+                Ok(committed) => {
+                    opened.metrics.committed(&committed, &sealed.adds, started.elapsed());
+                    self.left(&sealed, &committed);
+                    shared.committed(&committed, rows);
+                    if !committed.already_there {
+                        opened.housekeeping.after_commit(committed.version);
+                    }
+                    version = Some(committed.version);
+                }
+                Err(CommitFailure::Kept(error)) => {
+                    opened.metrics.kept.increment(1);
+                    self.sealed = Some(sealed);
+                    return Err(Failure::Commit(CommitFailure::Kept(error)));
+                }
+                Err(failure) => {
+                    opened.metrics.superseded.increment(1);
+                    if let CommitFailure::Superseded { text, .. } = &failure {
+                        tracing::error!(code = %code::SUPERSEDED, pipeline = %opened.committer.pipeline, "{text}");
+                    }
+                    // What was written after it continues a range that is not in the table.
+                    let group = std::mem::take(&mut self.group);
+                    self.lost.extend(sealed.taken.batches);
+                    self.lost.extend(group.batches());
+                    return Err(Failure::Commit(failure));
+                }
+            }
+        }
+        self.settled.batches += batches;
+        self.settled.rows += rows;
+        self.settled.version = version.or(self.settled.version);
+        Ok(())
+    }
+
+    fn left(&mut self, sealed: &Sealed, committed: &Committed) {
+        for (partition, span) in &sealed.taken.spans {
+            if let Some(at) = committed.positions.get(partition) {
+                self.ours.insert(*partition, (span.epoch, *at));
+            }
+        }
+    }
+}
+
+impl ShardWriter for DeltaWriter {
+    fn write<'a>(&'a self, batch: &'a SealedBatch) -> BoxFuture<'a, Result<Written, SinkError>> {
+        Box::pin(self.accept(batch))
+    }
+
+    fn barrier<'a>(&'a self) -> BoxFuture<'a, Result<Settled, BarrierError>> {
+        Box::pin(self.settle())
+    }
+
+    fn was_committed<'a>(&'a self, _: &'a CommitId) -> BoxFuture<'a, Result<Option<bool>, SinkError>> {
+        // Positions tell, ids do not: a commit names only its first batch.
+        Box::pin(async { Ok(None) })
+    }
+
+    fn probe<'a>(&'a self) -> BoxFuture<'a, Result<(), SinkError>> {
+        Box::pin(self.shared.probe())
+    }
+
+    fn wants_barrier(&self) -> bool {
+        self.full.load(Ordering::Acquire)
+    }
+
+    fn reset<'a>(&'a self) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            let mut turn: Turn<Shard> = self.slot.take().await;
+            let mut group = std::mem::take(&mut turn.group);
+            group.lose("the engine started its partitions anew".into()).await;
+            *turn = Shard::default();
+            self.full.store(false, Ordering::Release);
+            let mut held = self.held.lock();
+            *held = Held { closed_early: held.closed_early, ..Held::default() };
+        })
+    }
+}
