@@ -2,7 +2,7 @@
 //!
 //! Every file entry is read into memory: this is for questions asked by a person, not for the write path.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use arrow_schema::SchemaRef;
@@ -63,9 +63,10 @@ pub async fn table_files(path: &Path) -> Result<TableFiles, DeltaError> {
             });
         }
         let name = file.path();
-        if name.contains("://") {
+        let inside = Path::new(name.as_ref()).components().all(|part| matches!(part, Component::Normal(_)));
+        if !inside || name.contains("://") {
             return Err(DeltaError::NotListable {
-                text: format!("a data file of the table at `{}` lies in another store", path.display()),
+                text: format!("a data file of the table at `{}` lies outside of it", path.display()),
             });
         }
         let values = file.partition_values_map();

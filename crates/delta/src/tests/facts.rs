@@ -155,6 +155,24 @@ async fn t6_an_expired_txn_is_not_read_and_such_a_table_is_refused() {
     assert_eq!(error.code, crate::code::RETENTION);
 }
 
+/// T7: RESTORE does not move a Txn back: positions stay, and the sink goes on from them.
+#[tokio::test(flavor = "multi_thread")]
+async fn t7_a_restore_leaves_positions_where_they_are() {
+    let place = directory();
+    let opened = open(DeltaOptions::new(&place.path)).await;
+    for from in [0, 5] {
+        opened.writer.write(&sealed(&opened.plan.schema, 0, 1, from..from + 5)).await.expect("taken");
+        opened.writer.barrier().await.expect("settled");
+    }
+    let mut table = DeltaTable::new(local(&place.path));
+    table.load().await.expect("loaded");
+    table.restore().with_version_to_restore(1).await.expect("restored");
+    opened.writer.write(&sealed(&opened.plan.schema, 0, 1, 10..12)).await.expect("taken");
+    let settled = opened.writer.barrier().await.expect("settled");
+    assert_eq!(settled.version, Some(4));
+    assert_eq!(landed(&place.path).await, numbers(&[(0, 0..5), (0, 10..12)]));
+}
+
 /// T11: the log store takes any version, gaps included. So n + 1 only ever comes from a version just seen.
 #[tokio::test(flavor = "multi_thread")]
 async fn t11_the_log_store_takes_a_version_with_a_gap() {

@@ -49,6 +49,11 @@ impl FaultStore {
         self.script.lock().push_back((suffix.into(), fault));
     }
 
+    /// Faults that nothing has met yet are taken back.
+    pub(super) fn forget(&self) {
+        self.script.lock().clear();
+    }
+
     pub(super) fn done(&self) -> bool {
         self.script.lock().is_empty()
     }

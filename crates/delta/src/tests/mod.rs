@@ -6,4 +6,5 @@ mod faults;
 mod harness;
 mod local_store;
 mod memory;
+mod random;
 mod schema;
