@@ -9,14 +9,19 @@
 mod chain;
 mod codes;
 pub mod contract;
+mod controller;
 mod core;
 mod dead_letter;
 mod driver;
+mod exit;
 mod meters;
 mod options;
+mod pipeline;
 mod poll;
+mod positions;
 mod random;
 mod shard;
+mod sight;
 mod worker;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -24,7 +29,13 @@ pub mod testing;
 pub use crate::core::{Ack, AckSet, FailCause};
 pub use chain::{ChainFactory, ChainParts};
 pub use codes::CODES;
+pub use exit::{Ending, ExitReport, UnfinishedRange};
 pub use options::{
     Backoff, FilterFactory, OnError, OnErrors, OnTrimmed, PipelineOptions, RetryOptions, Route, SinkOptions,
 };
+pub use pipeline::{ColumnPlan, MemoryTerm, Pipeline, PipelineHandle, PipelinePlan, SinkPath, StartError};
 pub use poll::{PollCx, SourceBatch};
+pub use sight::{
+    Balance, CommitStatus, FirstPlace, InFlightStatus, LagStatus, PipelineState, PipelineStatus, QueueStatus,
+    RateStatus, RestartStatus, SinkStatus, ThreadStatus, Why,
+};

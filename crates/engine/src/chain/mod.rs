@@ -155,15 +155,22 @@ impl Stages {
         Ok(Stages { decoder, transforms, filters, schema })
     }
 
-    /// The query's columns, hidden ones included.
-    pub(crate) fn schema(&self) -> &SchemaRef {
-        &self.schema
+    /// What comes out.
+    pub(crate) fn schemas(&self) -> Schemas {
+        let of_sink = |filter: &Option<(Box<dyn Transform>, SchemaRef)>| {
+            filter.as_ref().map_or_else(|| self.schema.clone(), |(_, schema)| schema.clone())
+        };
+        Schemas { query: self.schema.clone(), sinks: self.filters.iter().map(of_sink).collect() }
     }
+}
 
-    /// What a sink's filter lets through has this schema.
-    pub(crate) fn schema_for(&self, sink: usize) -> &SchemaRef {
-        self.filters.get(sink).and_then(Option::as_ref).map_or(&self.schema, |(_, schema)| schema)
-    }
+/// What comes out of a chain's stages, hidden columns included.
+#[derive(Clone, Debug)]
+pub(crate) struct Schemas {
+    /// The query's columns.
+    pub(crate) query: SchemaRef,
+    /// What each sink's filter lets through.
+    pub(crate) sinks: Vec<SchemaRef>,
 }
 
 struct PathState {
@@ -209,12 +216,12 @@ impl Chain {
     /// Makes the stages and an empty coalescer for each shard.
     pub(crate) fn new(cx: ChainCx) -> Result<Chain, PlanError> {
         let stages = Stages::plan(&cx.factory, cx.sinks.iter().map(|path| path.filter.clone()))?;
+        let schemas = stages.schemas();
         let paths = cx
             .sinks
             .iter()
-            .enumerate()
-            .map(|(at, path)| {
-                let rows = stages.schema_for(at);
+            .zip(&schemas.sinks)
+            .map(|(path, rows)| {
                 Ok(PathState {
                     conform: Conform::plan(rows, &path.schema, &path.name)?,
                     router: Router::plan(&path.route, rows, path.queues.len(), &path.name)?,

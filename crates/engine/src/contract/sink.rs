@@ -219,6 +219,11 @@ pub trait Sink: Send + Sync {
         true
     }
 
+    /// Memory that one shard's writer may hold besides the batch it is given (X of E95); `check` adds it up.
+    fn writer_bytes(&self) -> u64 {
+        0
+    }
+
     /// Its part of `/v1/status`; small and bounded.
     fn report(&self) -> serde_json::Value {
         serde_json::Value::Null

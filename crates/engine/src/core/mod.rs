@@ -18,5 +18,5 @@ mod tests;
 pub use ack::{Ack, AckSet, FailCause};
 #[cfg(not(feature = "loom"))]
 pub(crate) use mailbox::Mailbox;
-pub(crate) use ring::{Books, Harvester, IssueError, Issuer, Resolved, ring};
+pub(crate) use ring::{Books, Counted, Harvester, IssueError, Issuer, Resolved, ring};
 pub(crate) use waker::{Wake, Waker};

@@ -371,6 +371,19 @@ pub(crate) struct Harvester {
     rows_harvested: Vec<u64>,
 }
 
+/// A view of a ring's count of issued rows, for whoever only looks.
+#[derive(Clone, Debug)]
+pub(crate) struct Counted {
+    shared: Arc<Shared>,
+}
+
+impl Counted {
+    /// Source rows issued so far.
+    pub(crate) fn rows_issued(&self) -> u64 {
+        self.shared.rows_issued.load(Ordering::SeqCst)
+    }
+}
+
 /// What a harvest has found.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Harvest {
@@ -481,6 +494,11 @@ impl Harvester {
         let least = self.heads.iter().copied().min().unwrap_or(0);
         let bytes = (least..issued).map(|sequence| self.shared.slot(sequence).bytes.load(Ordering::Relaxed)).sum();
         (issued - least, bytes)
+    }
+
+    /// For whoever only looks.
+    pub(crate) fn counted(&self) -> Counted {
+        Counted { shared: self.shared.clone() }
     }
 
     /// Source rows issued so far. Read once per snapshot, so that a snapshot balances at every instant.

@@ -121,6 +121,19 @@ impl ShardView {
         self.move_positions(covers.iter().map(|cover| (cover.partition, cover.range.end)).collect());
     }
 
+    /// The end of what the destination holds of a partition.
+    pub(crate) fn position(&self, partition: PartitionId) -> Option<Place> {
+        self.inside.lock().positions.get(&partition).copied()
+    }
+
+    /// Why it does not simply run.
+    pub(crate) fn failure_text(&self) -> Option<String> {
+        match &self.inside.lock().state {
+            SinkState::Running => None,
+            SinkState::Retrying(failure) | SinkState::Blocked(failure) => Some(failure.cause.clone()),
+        }
+    }
+
     pub(crate) fn committed(&self, version: Option<u64>, took: Duration, at: Timestamp) {
         self.inside.lock().last_commit = Some(LastCommit { version, took, at });
     }

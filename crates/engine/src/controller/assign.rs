@@ -1,0 +1,223 @@
+//! What the source says: assignments, gaps, commits; and the opening of lanes (E64, E65, E67).
+
+use std::time::Instant;
+
+use landfall_types::{Epoch, PartitionId, Place};
+
+use super::partition::{Part, Phase};
+use super::{Controller, lane_id, source_cause};
+use crate::codes;
+use crate::contract::{GapReason, LaneId, Source, SourceError, SourceEvent};
+use crate::core::{FailCause, ring};
+use crate::driver::{Command, NewLane, NewSlot};
+use crate::options::OnTrimmed;
+use crate::positions::{skip_unknown, start_at};
+
+impl<S: Source> Controller<'_, S> {
+    pub(super) fn take_events(&mut self, now: Instant) {
+        const EVENTS_PER_PASS: usize = 64;
+        for _ in 0..EVENTS_PER_PASS {
+            match self.source.poll_event() {
+                Ok(None) => return,
+                Ok(Some(event)) => self.source_said(event, now),
+                Err(SourceError::Later { code, text }) => {
+                    tracing::warn!(%code, pipeline = %self.cx.pipeline, "the source failed and is asked again: {text}");
+                    return;
+                }
+                Err(error) => {
+                    self.fail(source_cause(&error), false);
+                    return;
+                }
+            }
+        }
+        // More may wait: another pass comes at once.
+        self.waker.wake(crate::core::Wake::DATA);
+    }
+
+    fn source_said(&mut self, event: SourceEvent, now: Instant) {
+        match event {
+            SourceEvent::Assigned(partitions) => {
+                let gone: Vec<PartitionId> =
+                    self.parts.keys().copied().filter(|known| !partitions.contains(known)).collect();
+                gone.into_iter().for_each(|partition| self.give_up(partition));
+                self.has_assignment = true;
+                for partition in partitions {
+                    if self.parts.get(&partition).is_none_or(|part| !part.is_running()) {
+                        self.begin(partition, false, now);
+                    }
+                }
+            }
+            SourceEvent::Added(partitions) => {
+                self.has_assignment = true;
+                partitions.into_iter().for_each(|partition| self.begin(partition, true, now));
+            }
+            SourceEvent::Revoked(partitions, guard) => {
+                // The rows are read again by the new owner from the last commit; nothing is committed after this.
+                partitions.into_iter().for_each(|partition| self.give_up(partition));
+                drop(guard);
+            }
+            SourceEvent::Retired(partitions) => {
+                partitions.into_iter().for_each(|partition| self.give_up(partition));
+            }
+            SourceEvent::Gap(partition, range, reason) => self.gap(partition, range, &reason),
+            SourceEvent::Committed(_) => {}
+            SourceEvent::CommitFailed(error) => {
+                self.cx.meters.commit_failures.increment(1);
+                tracing::warn!(
+                    code = %source_cause(&error).code, pipeline = %self.cx.pipeline,
+                    "the source's commit failed and is repeated: {error}"
+                );
+                self.commit.repeat_source_commit();
+            }
+            SourceEvent::CommitWanted(_) => {
+                self.flush_drivers();
+                self.settle_soon();
+                self.commit.soon(now);
+            }
+            SourceEvent::Drained => self.is_drained = true,
+        }
+    }
+
+    fn gap(&mut self, partition: PartitionId, range: std::ops::Range<Place>, reason: &GapReason) {
+        let rows = range.end.at.saturating_sub(range.start.at);
+        self.cx.meters.gap_records.increment(rows);
+        let what = match reason {
+            GapReason::Trimmed => "trimmed",
+            GapReason::Damaged => "damaged",
+        };
+        let text = format!(
+            "partition {partition} no longer has {}..{}: {what}",
+            range.start, range.end
+        );
+        tracing::warn!(code = %codes::GAP, pipeline = %self.cx.pipeline, "{text}");
+        if *reason == GapReason::Trimmed && self.cx.options.on_trimmed == OnTrimmed::Stop {
+            let cause = FailCause::new(codes::GAP, format!("{text}; `on_trimmed: continue` goes on behind them"));
+            self.restart(partition, cause);
+        }
+    }
+
+    /// Starts a partition that was assigned, or assigned again.
+    fn begin(&mut self, partition: PartitionId, is_added: bool, now: Instant) {
+        let known = start_at(&self.cx.stored, partition, &self.sink_marks());
+        let (resume, skip, persisted) = match known {
+            Err(cause) => {
+                // Positions contradict each other: nobody guesses, the pipeline stops until someone decides.
+                self.fail(cause, false);
+                return;
+            }
+            Ok(Some(start)) => {
+                let stored = self.cx.stored.marks.get(&partition);
+                let name_of = |sink: usize| match sink.checked_sub(1) {
+                    Some(sink) => self.cx.sinks[sink].name.as_ref(),
+                    None => "",
+                };
+                let persisted = (0..start.skip.len())
+                    .map(|sink| stored.and_then(|marks| marks.get(name_of(sink))).map(|mark| mark.end))
+                    .collect();
+                (start.resume, start.skip, persisted)
+            }
+            Ok(None) => {
+                let skip = skip_unknown(partition, &self.sink_marks());
+                let first = if is_added && !self.cx.stored.marks.is_empty() {
+                    Ok(Place::START)
+                } else {
+                    self.source.start_of(partition)
+                };
+                match first {
+                    Ok(first) => {
+                        let persisted = vec![None; skip.len()];
+                        (first, skip, persisted)
+                    }
+                    Err(error) => {
+                        self.fail(source_cause(&error), false);
+                        return;
+                    }
+                }
+            }
+        };
+        let watermarks = skip.iter().map(|skip| (*skip).max(resume)).collect();
+        let part = Part {
+            partition,
+            epoch: Epoch::ZERO,
+            phase: Phase::Gone,
+            driver: 0,
+            lane: LaneId(0),
+            harvester: None,
+            watermarks,
+            persisted,
+            skip,
+            attempts: 0,
+            cause: None,
+            is_blocked: false,
+            panicked: None,
+            left: None,
+        };
+        self.parts.insert(partition, part);
+        self.open(partition, resume, now);
+    }
+
+    /// Opens a lane at `resume` in a new epoch, and gives it to the driver with the fewest lanes.
+    pub(super) fn open(&mut self, partition: PartitionId, resume: Place, now: Instant) {
+        let epoch = self.cx.epochs.entry(partition).or_insert(0);
+        *epoch = epoch.saturating_add(1);
+        let epoch = Epoch(*epoch);
+        let id = lane_id(&mut self.next_lane);
+        let lane = match self.source.open_lane(id, &[(partition, resume, epoch)]) {
+            Ok(lane) => lane,
+            Err(SourceError::Fatal { code, text }) => {
+                self.fail(FailCause::new(code, text), false);
+                return;
+            }
+            Err(error) => {
+                let cause = source_cause(&error);
+                self.wait_to_restart(partition, cause, true, now);
+                return;
+            }
+        };
+        let Some((driver, seat)) =
+            self.cx.drivers.iter_mut().enumerate().filter(|(_, seat)| !seat.has_ended).min_by_key(|(_, seat)| seat.lanes)
+        else {
+            return;
+        };
+        let Some(part) = self.parts.get_mut(&partition) else { return };
+        let (issuer, harvester) = ring(
+            partition,
+            epoch,
+            resume,
+            self.cx.options.max_pending_batches,
+            self.cx.sinks.len(),
+            self.waker.clone(),
+            now,
+        );
+        seat.lanes += 1;
+        part.epoch = epoch;
+        part.phase = Phase::Running;
+        part.driver = driver;
+        part.lane = id;
+        part.harvester = Some(harvester);
+        let alone_until = part.panicked.as_ref().filter(|(_, times)| *times >= 2).map(|(range, _)| range.end);
+        let slot = NewSlot { issuer, skip: part.skip.clone(), alone_until };
+        seat.commands.post(Command::Add(Box::new(NewLane { id, lane, slots: vec![slot] })));
+        self.dirty = true;
+    }
+
+    /// A partition leaves the pipeline: its ring closes, and whatever is in flight of it moves nothing.
+    fn give_up(&mut self, partition: PartitionId) {
+        let Some(part) = self.parts.remove(&partition) else { return };
+        if let Some(harvester) = &part.harvester {
+            harvester.close();
+        }
+        self.return_rows(&part);
+        if part.is_running() {
+            let barrier = self.number();
+            self.drop_lane(part.driver, part.lane, barrier);
+        }
+    }
+
+    pub(super) fn drop_lane(&mut self, driver: usize, lane: LaneId, barrier: u64) {
+        if let Some(seat) = self.cx.drivers.get_mut(driver) {
+            seat.lanes = seat.lanes.saturating_sub(1);
+            seat.commands.post(Command::Drop { lanes: vec![lane], barrier });
+        }
+    }
+}

@@ -1,0 +1,447 @@
+//! The controller thread: alone owns the source, the epochs and the harvest side of every ring (I5).
+//!
+//! One pass: reports → harvest → supervision → commit clock → source events → drain → park (E63). Every wait is a
+//! state, never a block: a partition that restarts or a shutdown in progress stops neither the harvest nor the commits
+//! of other partitions (I13). A watermark is persisted before the source is told, and moves only over what was
+//! harvested as a contiguous settled prefix (I7, H8, H9).
+
+mod assign;
+mod commit;
+mod drain;
+mod partition;
+mod restart;
+mod show;
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests;
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use landfall_state::{StateError, StateHandle};
+use landfall_types::{Clock, PartitionId, Place};
+use tokio::runtime::Handle;
+
+use crate::codes;
+use crate::contract::{
+    LaneId, LaneWaker, PipelineId, Positions, Sink, SinkIdentity, Source, SourceCx, SourceError,
+};
+use crate::core::{FailCause, Mailbox, Wake, Waker};
+use crate::driver::{Beat, Command, DriverReport};
+use crate::meters::{BalanceMeters, CheckpointMeters};
+use crate::options::PipelineOptions;
+use crate::positions::{SinkMark, Stored};
+use crate::shard::{ShardQueue, Urgency};
+use crate::sight::{PipelineState, Shared, Totals, Why};
+use crate::worker::{ShardView, WorkerReport};
+
+use commit::CommitClock;
+use drain::Drain;
+use partition::Part;
+
+/// What reaches the controller.
+#[derive(Debug)]
+pub(crate) enum Note {
+    /// From a driver.
+    Driver(DriverReport),
+    /// From a worker.
+    Worker { sink: usize, shard: usize, report: WorkerReport },
+    /// The worker of dead letters has stored everything and ended.
+    LettersEnded,
+    /// A transaction is durable, or failed.
+    Stored { number: u64, result: Result<(), StateError> },
+    /// What the sinks hold, for a partition that restarts.
+    Positions { partition: PartitionId, number: u64, result: Result<Vec<Option<Positions>>, FailCause> },
+}
+
+/// One sink of a run.
+pub(crate) struct SinkRun {
+    pub(crate) name: Arc<str>,
+    pub(crate) sink: Arc<dyn Sink>,
+    pub(crate) identity: SinkIdentity,
+    /// What it held when the run began; None for sinks that hold no positions.
+    pub(crate) committed: Option<Positions>,
+    pub(crate) queues: Vec<Arc<ShardQueue>>,
+    pub(crate) views: Vec<Arc<ShardView>>,
+    pub(crate) meters: BalanceMeters,
+}
+
+/// A driver, as the controller keeps it.
+pub(crate) struct DriverSeat<L> {
+    pub(crate) commands: Arc<Mailbox<Command<L>>>,
+    pub(crate) lanes: usize,
+    pub(crate) has_ended: bool,
+}
+
+/// What a controller is made with.
+pub(crate) struct ControllerCx<L> {
+    pub(crate) pipeline: PipelineId,
+    pub(crate) identity: String,
+    pub(crate) options: PipelineOptions,
+    pub(crate) sinks: Vec<SinkRun>,
+    pub(crate) drivers: Vec<DriverSeat<L>>,
+    pub(crate) has_letters: bool,
+    pub(crate) letters: Option<Arc<crate::dead_letter::LetterQueue>>,
+    pub(crate) state: StateHandle,
+    pub(crate) stored: Stored,
+    pub(crate) epochs: BTreeMap<PartitionId, u32>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) runtime: Handle,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) notes: Arc<Mailbox<Note>>,
+    pub(crate) beat: Arc<Beat>,
+    pub(crate) meters: CheckpointMeters,
+    pub(crate) plan_cx: crate::contract::PlanCx,
+}
+
+/// How a run ended.
+#[derive(Debug)]
+pub(crate) enum RunEnd {
+    /// By a drain: everything settled and committed, or not.
+    Drained { unfinished: Vec<crate::exit::UnfinishedRange>, cause: Option<FailCause> },
+    /// A second signal.
+    Aborted,
+    /// An error. `is_final`: an invariant broke, and it must not start again by itself.
+    Failed { cause: FailCause, is_final: bool },
+}
+
+/// See the module.
+pub(crate) struct Controller<'s, S: Source> {
+    cx: ControllerCx<S::Lane>,
+    source: &'s mut S,
+    waker: Arc<Waker>,
+    parts: BTreeMap<PartitionId, Part>,
+    totals: Vec<Totals>,
+    closed_issued: u64,
+    commit: CommitClock,
+    drain: Option<Drain>,
+    is_drained: bool,
+    next_lane: u32,
+    next_number: u64,
+    workers_ended: HashSet<(usize, usize)>,
+    letters_ended: bool,
+    failed: Option<(FailCause, bool)>,
+    aborted: bool,
+    is_stalled: bool,
+    has_assignment: bool,
+    dirty: bool,
+}
+
+impl<'s, S: Source> Controller<'s, S> {
+    pub(crate) fn new(cx: ControllerCx<S::Lane>, source: &'s mut S) -> Self {
+        let waker = cx.notes.waker().clone();
+        let now = cx.clock.instant();
+        let letters_ended = !cx.has_letters;
+        let (totals, closed_issued) = {
+            let sight = cx.shared.sight.lock();
+            (sight.totals.clone(), sight.closed_issued)
+        };
+        let totals = if totals.len() == cx.sinks.len() + 1 {
+            totals
+        } else {
+            vec![Totals::default(); cx.sinks.len() + 1]
+        };
+        Controller {
+            commit: CommitClock::new(now),
+            source,
+            waker,
+            parts: BTreeMap::new(),
+            totals,
+            closed_issued,
+            drain: None,
+            is_drained: false,
+            next_lane: 0,
+            next_number: 0,
+            workers_ended: HashSet::new(),
+            letters_ended,
+            failed: None,
+            aborted: false,
+            is_stalled: false,
+            has_assignment: false,
+            dirty: true,
+            cx,
+        }
+    }
+
+    /// Runs until a drain, a failure or an abort has ended it.
+    pub(crate) fn run(mut self) -> (RunEnd, BTreeMap<PartitionId, u32>) {
+        self.waker.own();
+        let to_wake = self.waker.clone();
+        let waker = LaneWaker::new(move || to_wake.wake(Wake::DATA));
+        let opened = self.source.open(SourceCx { record: self.cx.stored.record.clone(), waker });
+        if let Err(error) = opened {
+            let cause = source_cause(&error);
+            let end = self.end_failed(cause, false);
+            return (end, std::mem::take(&mut self.cx.epochs));
+        }
+        self.cx.shared.set_state(PipelineState::Running, None);
+        let end = loop {
+            let now = self.cx.clock.instant();
+            self.cx.beat.beat(now);
+            if let Some(end) = self.pass(now) {
+                break end;
+            }
+            let timeout = self.until_timer(self.cx.clock.instant());
+            self.waker.park(Some(timeout));
+        };
+        self.show(self.cx.clock.instant());
+        (end, std::mem::take(&mut self.cx.epochs))
+    }
+
+    fn pass(&mut self, now: Instant) -> Option<RunEnd> {
+        self.take_notes(now);
+        self.take_asked(now);
+        self.harvest(now);
+        self.supervise(now);
+        self.tick_commit(now);
+        self.take_events(now);
+        self.step_drain(now);
+        self.look_for_stall(now);
+        self.show(now);
+        if self.aborted {
+            return Some(self.end_aborted());
+        }
+        if let Some((cause, is_final)) = self.failed.take() {
+            return Some(self.end_failed(cause, is_final));
+        }
+        self.drain_end(now)
+    }
+
+    fn take_notes(&mut self, now: Instant) {
+        while let Some(note) = self.cx.notes.take() {
+            match note {
+                Note::Driver(report) => self.driver_reported(report, now),
+                Note::Worker { sink, shard, report } => match report {
+                    WorkerReport::Quiesced(partition, number) => self.quiesced(partition, number),
+                    WorkerReport::Ended => {
+                        self.workers_ended.insert((sink, shard));
+                    }
+                },
+                Note::LettersEnded => self.letters_ended = true,
+                Note::Stored { number, result } => self.stored(number, result, now),
+                Note::Positions { partition, number, result } => {
+                    self.positions_read(partition, number, result, now);
+                }
+            }
+        }
+    }
+
+    fn driver_reported(&mut self, report: DriverReport, now: Instant) {
+        match report {
+            DriverReport::Arrived { driver, barrier } => self.arrived(driver, barrier, now),
+            DriverReport::LaneFailed { lane, cause } => self.lane_failed(lane, &cause),
+            DriverReport::SourceFailed(cause) => self.fail(cause, false),
+            DriverReport::Fatal { driver, error } => {
+                let is_final = error.code == codes::INVARIANT || error.code == codes::LANE_CONTRACT;
+                tracing::error!(code = %error.code, driver, "the chain has ended: {}", error.text);
+                self.fail(FailCause::new(error.code, error.text), is_final);
+            }
+            DriverReport::Gated(_) => self.settle_soon(),
+            DriverReport::Ended { driver } => {
+                if let Some(seat) = self.cx.drivers.get_mut(driver) {
+                    seat.has_ended = true;
+                }
+                if self.drain.is_none() {
+                    self.fail(FailCause::new(codes::PANIC, format!("driver {driver} ended by itself")), false);
+                }
+            }
+        }
+    }
+
+    /// The first failure is the one that is told.
+    fn fail(&mut self, cause: FailCause, is_final: bool) {
+        if self.failed.is_none() {
+            self.failed = Some((cause, is_final));
+        }
+    }
+
+    fn take_asked(&mut self, now: Instant) {
+        let asked = {
+            let mut asked = self.cx.shared.asked.lock();
+            let taken = asked.clone();
+            asked.flush = false;
+            taken
+        };
+        if asked.abort {
+            self.aborted = true;
+        }
+        if asked.flush {
+            self.flush_drivers();
+            self.settle_soon();
+            self.commit.soon(now);
+        }
+        if let (Some(deadline), None) = (asked.shutdown, &self.drain) {
+            self.start_drain(deadline, asked.grace, now);
+        }
+    }
+
+    /// Drivers hand over what is coalesced (E69).
+    fn flush_drivers(&self) {
+        for seat in &self.cx.drivers {
+            seat.commands.waker().wake(Wake::FLUSH);
+        }
+    }
+
+    /// Workers seal what they have and make it durable (E67, E84).
+    fn settle_soon(&self) {
+        for queue in self.cx.sinks.iter().flat_map(|sink| &sink.queues) {
+            queue.urge(Urgency::Settle);
+        }
+    }
+
+    /// The positions of sinks, as [`crate::positions`] wants them.
+    fn sink_marks(&self) -> Vec<SinkMark<'_>> {
+        self.cx
+            .sinks
+            .iter()
+            .map(|sink| SinkMark {
+                name: &sink.name,
+                destination: &sink.identity.0,
+                committed: sink.committed.as_ref(),
+            })
+            .collect()
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next_number += 1;
+        self.next_number
+    }
+
+    fn until_timer(&self, now: Instant) -> Duration {
+        const IDLE: Duration = Duration::from_secs(5);
+        let mut until = IDLE;
+        let mut due = |at: Instant| until = until.min(at.saturating_duration_since(now));
+        let is_busy = self.parts.values().any(|part| !part.is_settled()) || self.dirty;
+        if is_busy || self.commit.is_waiting() {
+            due(self.commit.next(self.cx.options.checkpoint_interval));
+        }
+        for part in self.parts.values() {
+            part.timer().into_iter().for_each(&mut due);
+        }
+        if let Some(drain) = &self.drain {
+            due(drain.next_deadline(now));
+        }
+        until.max(Duration::from_millis(1))
+    }
+
+    /// Lanes are stopped where they are; nothing more is committed but what is settled already.
+    fn stop_everything(&mut self) {
+        for seat in &self.cx.drivers {
+            seat.commands.waker().wake(Wake::STOP);
+        }
+        for queue in self.cx.sinks.iter().flat_map(|sink| &sink.queues) {
+            queue.urge(Urgency::Stop);
+        }
+        if let Some(letters) = &self.cx.letters {
+            letters.close();
+        }
+    }
+
+    fn end_aborted(&mut self) -> RunEnd {
+        self.stop_everything();
+        RunEnd::Aborted
+    }
+
+    fn end_failed(&mut self, cause: FailCause, is_final: bool) -> RunEnd {
+        self.stop_everything();
+        let deadline = self.cx.clock.instant() + Duration::from_secs(2);
+        self.wait_for_ends(deadline);
+        // What was settled before the failure counts: it is committed, so that less is read again.
+        let now = self.cx.clock.instant();
+        self.harvest(now);
+        self.commit_last(deadline + Duration::from_secs(2));
+        for (_, part) in std::mem::take(&mut self.parts) {
+            self.return_rows(&part);
+        }
+        RunEnd::Failed { cause, is_final }
+    }
+
+    /// Takes notes until every thread and worker has ended, or the deadline passes.
+    fn wait_for_ends(&mut self, deadline: Instant) {
+        loop {
+            let now = self.cx.clock.instant();
+            self.cx.beat.beat(now);
+            while let Some(note) = self.cx.notes.take() {
+                match note {
+                    Note::Driver(DriverReport::Ended { driver }) => {
+                        if let Some(seat) = self.cx.drivers.get_mut(driver) {
+                            seat.has_ended = true;
+                        }
+                    }
+                    Note::Worker { sink, shard, report: WorkerReport::Ended } => {
+                        self.workers_ended.insert((sink, shard));
+                    }
+                    Note::Stored { number, result } => self.stored(number, result, now),
+                    _ => {}
+                }
+            }
+            let have_ended = self.cx.drivers.iter().all(|seat| seat.has_ended) && self.all_workers_ended();
+            if have_ended || now >= deadline {
+                return;
+            }
+            self.waker.park(Some(deadline.saturating_duration_since(now).min(Duration::from_millis(100))));
+        }
+    }
+
+    fn all_workers_ended(&self) -> bool {
+        self.cx.sinks.iter().enumerate().all(|(sink, run)| {
+            (0..run.queues.len()).all(|shard| self.workers_ended.contains(&(sink, shard)))
+        })
+    }
+
+    fn look_for_stall(&mut self, now: Instant) {
+        let oldest = self
+            .parts
+            .values()
+            .flat_map(|part| (0..=self.cx.sinks.len()).filter_map(move |sink| part.oldest(sink, now)))
+            .max_by_key(|oldest| oldest.age);
+        let mut sight = self.cx.shared.sight.lock();
+        sight.oldest = oldest.as_ref().map(|oldest| oldest.age);
+        let stalled = oldest.filter(|oldest| oldest.age >= self.cx.options.stalled_after);
+        let is_edge = stalled.is_some() != self.is_stalled;
+        self.is_stalled = stalled.is_some();
+        if !is_edge {
+            return;
+        }
+        sight.stalled = stalled.map(|oldest| {
+            let sink = match oldest.sink.checked_sub(1) {
+                Some(sink) => format!("sink {}", self.cx.sinks[sink].name),
+                None => "dead letters".to_owned(),
+            };
+            let text = format!(
+                "partition {} has not been settled from {} on for {:?} ({sink})",
+                oldest.partition, oldest.range.start, oldest.age
+            );
+            tracing::error!(code = %codes::STALLED, pipeline = %self.cx.pipeline, "{text}");
+            FailCause::new(codes::STALLED, text)
+        });
+    }
+
+    /// Why the pipeline waits, if it does.
+    fn set_waiting(&self, state: PipelineState, at: &str, cause: &FailCause) {
+        self.cx.shared.set_state(state, Some(Why::of(at, cause)));
+    }
+}
+
+/// The oldest thing that is not settled.
+#[derive(Clone, Debug)]
+struct Oldest {
+    partition: PartitionId,
+    sink: usize,
+    range: std::ops::Range<Place>,
+    age: Duration,
+}
+
+/// A lane's number that was never given before.
+fn lane_id(next: &mut u32) -> LaneId {
+    *next = next.wrapping_add(1);
+    LaneId(*next)
+}
+
+fn source_cause(error: &SourceError) -> FailCause {
+    let (SourceError::Later { code, text }
+    | SourceError::Lane { code, text }
+    | SourceError::Fatal { code, text }) = error;
+    FailCause::new(*code, text.as_str())
+}

@@ -1,0 +1,159 @@
+//! The plan of a pipeline: what `check` prints, made by the path of `start` without side effects (E6, E95).
+
+use serde::Serialize;
+
+use super::{Parts, Pipeline};
+use crate::contract::{
+    Guarantee, PipelineId, PlanCx, PlanError, Source, SourcePlan, SourceProfile, is_hidden,
+};
+
+/// A column.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ColumnPlan {
+    /// Its name.
+    pub name: String,
+    /// Its Arrow type.
+    pub data_type: String,
+    /// Whether it may be null.
+    pub nullable: bool,
+}
+
+/// A term of the memory bound.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct MemoryTerm {
+    /// What it is for.
+    pub what: String,
+    /// Its bytes.
+    pub bytes: u64,
+}
+
+/// The path to one sink.
+#[derive(Clone, Debug, Serialize)]
+pub struct SinkPath {
+    /// Its name.
+    pub name: String,
+    /// "exactly once" or "at least once".
+    pub guarantee: &'static str,
+    /// Why it is not exactly once, where it is not.
+    pub why: Option<String>,
+    /// The columns that reach it.
+    pub columns: Vec<ColumnPlan>,
+    /// What will be created, what is missing.
+    pub notes: Vec<String>,
+}
+
+/// What a pipeline would do.
+#[derive(Clone, Debug, Serialize)]
+pub struct PipelinePlan {
+    /// The pipeline.
+    pub id: PipelineId,
+    /// The source's kind.
+    pub source: &'static str,
+    /// The source's identity.
+    pub identity: String,
+    /// Its partitions as known now.
+    pub partitions: usize,
+    /// Driver threads.
+    pub threads: usize,
+    /// The source's own notes.
+    pub notes: Vec<String>,
+    /// The query's columns, without the hidden ones.
+    pub columns: Vec<ColumnPlan>,
+    /// Its sinks.
+    pub sinks: Vec<SinkPath>,
+    /// The terms of the worst case (E95).
+    pub memory: Vec<MemoryTerm>,
+    /// Their sum.
+    pub memory_bytes: u64,
+}
+
+fn columns(schema: &arrow_schema::SchemaRef) -> Vec<ColumnPlan> {
+    schema
+        .fields()
+        .iter()
+        .filter(|field| !is_hidden(field.name()))
+        .map(|field| ColumnPlan {
+            name: field.name().clone(),
+            data_type: field.data_type().to_string(),
+            nullable: field.is_nullable(),
+        })
+        .collect()
+}
+
+impl<S: Source + 'static> Pipeline<S> {
+    /// Every check of `start`, and what would be done. `online`: peers may be asked.
+    pub fn plan(&self, online: bool) -> impl Future<Output = Result<PipelinePlan, PlanError>> + Send + '_ {
+        // The source is asked before the first await: it belongs to one thread at a time.
+        let source = self.source.plan().map(|plan| (self.source.profile(), plan));
+        let parts = &self.parts;
+        async move {
+            let (profile, source) = source?;
+            parts.plan(profile, source, online).await
+        }
+    }
+}
+
+impl Parts {
+    async fn plan(
+        &self,
+        profile: SourceProfile,
+        source: SourcePlan,
+        online: bool,
+    ) -> Result<PipelinePlan, PlanError> {
+        let schemas = self.check()?;
+        let cx = PlanCx { pipeline: self.id.clone(), source: profile.identity.clone(), online };
+        let mut sinks = Vec::with_capacity(self.sinks.len());
+        for (part, rows) in self.sinks.iter().zip(&schemas.sinks) {
+            let plan = part.sink.plan(rows, &cx).await?;
+            crate::chain::Conform::plan(rows, &plan.schema, &part.name)?;
+            let guarantee = part.sink.guarantee();
+            sinks.push(SinkPath {
+                name: part.name.to_string(),
+                guarantee: guarantee.as_str(),
+                why: match guarantee {
+                    Guarantee::AtLeastOnce { why } => Some(why),
+                    _ => None,
+                },
+                columns: columns(&plan.schema),
+                notes: plan.notes,
+            });
+        }
+        let partitions = source.partitions.len();
+        let threads = self.threads(partitions);
+        let memory = self.memory(partitions, threads);
+        Ok(PipelinePlan {
+            id: self.id.clone(),
+            source: profile.kind,
+            identity: profile.identity,
+            partitions,
+            threads,
+            notes: source.notes,
+            columns: columns(&schemas.query),
+            sinks,
+            memory_bytes: memory.iter().map(|term| term.bytes).sum(),
+            memory,
+        })
+    }
+
+    fn memory(&self, partitions: usize, threads: usize) -> Vec<MemoryTerm> {
+        const LETTERS_BYTES: u64 = 16 << 20;
+        let (partitions_u64, threads) = (partitions as u64, threads as u64);
+        let mut terms = Vec::new();
+        let mut term = |what: String, bytes: u64| terms.push(MemoryTerm { what, bytes });
+        for part in &self.sinks {
+            let shards = u64::from(part.options.shards);
+            let share = part.options.share_bytes(&self.options);
+            term(format!("sink {}: queue and batches", part.name), shards * share);
+            term(format!("sink {}: writer", part.name), shards * part.sink.writer_bytes());
+            let chunks = threads * shards * 2 * part.options.chunk_target_bytes.get();
+            term(format!("sink {}: chunks that grow", part.name), chunks);
+        }
+        let poll = self.options.poll_max_bytes.get();
+        let lanes = partitions_u64 * poll * (1 + u64::from(self.options.decode_growth));
+        term("lanes: polled batches, decoded".to_owned(), lanes);
+        term("dead letters on their way".to_owned(), LETTERS_BYTES);
+        let slots = self.ring_slots(partitions) as u64;
+        term("rings".to_owned(), partitions_u64 * slots * (96 + (self.sinks.len() as u64 + 1) * 32));
+        terms
+    }
+}
