@@ -1,18 +1,33 @@
-//! A channel's handle.
+//! A channel's handle: publishing, reading, status.
+//!
+//! The publisher's side of a publish runs here: check, route, encode, pass the key gate, reserve, queue, wait (C20).
+//! None of it does file I/O.
+
+mod publish;
+
 use std::collections::BTreeMap;
-use std::convert::Infallible;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use landfall_types::{ChannelId, Durability, Offset, PartitionId};
+use bytes::Bytes;
+use landfall_types::{ChannelId, Durability, Offset, PartitionId, Timestamp};
+use parking_lot::Mutex;
 
-use crate::*;
-
-/// A chain: once a publish of it has not got in, no later one does (C6).
-#[derive(Clone, Debug)]
-pub struct ChainId {
-    _chain: Arc<()>,
-}
+use crate::chain::ChainId;
+use crate::error::{OpenError, ReadError};
+use crate::floors::Floors;
+use crate::identity::Identity;
+use crate::keys::{KeySeed, Sequences};
+use crate::options::{ChannelOptions, RecordFormat};
+use crate::partition::Partition;
+use crate::record::Delivered;
+use crate::schemas::{SchemaError, Schemas};
+use crate::status::{ChannelStatus, ConsumerStatus, Health};
+use crate::subscription::{
+    Start, SubscribeOptions, Subscription, SubscriptionPlace, TailSeat, deliver, offset_at, read_page,
+};
 
 /// How one call publishes.
 #[derive(Clone, Debug, Default)]
@@ -23,122 +38,210 @@ pub struct PublishOptions {
     pub chain: Option<ChainId>,
     /// How long to wait for room and for the answer; 10 ms to 5 min, default 10 s.
     pub deadline: Option<Duration>,
-    /// Only if the record would get this offset (C13).
+    /// Only if the first record would get this offset (C13).
     pub expect: Option<Offset>,
+    /// Sequence keys instead of idempotency keys, one per record (C53). A caller names the partition with them.
+    pub sequences: Option<Sequences>,
 }
 
-/// A handle of a channel; clones share it.
+/// A handle of a channel; clones share it. Publishing and reading need a tokio runtime with time.
 #[derive(Clone, Debug)]
 pub struct Channel {
-    never: Infallible,
+    pub(crate) shared: Arc<ChannelShared>,
 }
+
+#[derive(Debug)]
+pub(crate) struct ChannelShared {
+    pub(crate) name: Arc<str>,
+    pub(crate) id: ChannelId,
+    pub(crate) seed: KeySeed,
+    pub(crate) options: Arc<ChannelOptions>,
+    pub(crate) partitions: Vec<Arc<Partition>>,
+    pub(crate) floors: Arc<Floors>,
+    pub(crate) schemas: Schemas,
+    /// None: class `memory`, which has no file.
+    pub(crate) dir: Option<PathBuf>,
+    pub(crate) identity: Mutex<Identity>,
+    /// For records without a key: stays with a partition for a while, then moves on.
+    pub(crate) rotation: AtomicU64,
+    pub(crate) open_subscriptions: Arc<AtomicU32>,
+    pub(crate) subscriptions_max: u32,
+}
+
+/// Publishes without a key that go to one partition before the next one has its turn.
+const STICKY: u64 = 64;
 
 impl Channel {
     /// Its name.
     pub fn name(&self) -> &str {
-        match self.never {}
+        &self.shared.name
     }
-    /// Its identity.
+
+    /// Its identity: survives restarts, differs for a channel that was made anew under the same name.
     pub fn id(&self) -> ChannelId {
-        match self.never {}
+        self.shared.id
     }
+
     /// How many partitions it has.
     pub fn partitions(&self) -> u32 {
-        match self.never {}
+        self.shared.partitions.len() as u32
     }
+
     /// What it was opened with.
     pub fn options(&self) -> &ChannelOptions {
-        match self.never {}
+        &self.shared.options
     }
+
     /// What an acknowledgement is worth.
     pub fn durability(&self) -> Durability {
-        match self.never {}
+        self.shared.options.durability
     }
+
     /// The record type fixed by configuration or by the first stream (G11).
     pub fn format(&self) -> Option<RecordFormat> {
-        match self.never {}
+        self.shared.identity.lock().format
     }
-    /// Fixes the record type durably, unless it is fixed already; answers the one in force. Blocks on I/O.
-    pub fn fix_format(&self, _format: RecordFormat) -> Result<RecordFormat, OpenError> {
-        match self.never {}
+
+    /// Fixes the record type durably, unless it is fixed already; gives the one in force. Blocks on I/O.
+    pub fn fix_format(&self, format: RecordFormat) -> Result<RecordFormat, OpenError> {
+        let identity = {
+            let known = self.shared.identity.lock();
+            if let Some(fixed) = known.format {
+                return Ok(fixed);
+            }
+            Identity { format: Some(format), ..known.clone() }
+        };
+        if let Some(dir) = &self.shared.dir {
+            identity.write(dir)?;
+        }
+        let mut known = self.shared.identity.lock();
+        Ok(*known.format.get_or_insert(format))
     }
-    /// Publishes one record.
-    pub async fn publish(&self, _record: Record, _options: PublishOptions) -> PublishOutcome {
-        match self.never {}
-    }
-    /// Publishes a batch: all or none, at consecutive offsets of one partition (C4).
-    pub async fn publish_batch(&self, _records: Vec<Record>, _options: PublishOptions) -> PublishOutcome {
-        match self.never {}
-    }
-    /// Publishes records together, one outcome per record (C5).
-    pub async fn publish_group(&self, _records: Vec<Record>, _options: PublishOptions) -> Vec<PublishOutcome> {
-        match self.never {}
-    }
-    /// Waits for room, then hands the batch over without waiting for the commit.
-    pub async fn submit_batch(&self, _records: Vec<Record>, _options: PublishOptions) -> Ticket {
-        match self.never {}
-    }
+
     /// A new chain.
     pub fn new_chain(&self) -> ChainId {
-        match self.never {}
+        ChainId::default()
     }
-    /// Where a record with this key goes (C12).
-    pub fn partition_for(&self, _record_key: Option<&[u8]>) -> PartitionId {
-        match self.never {}
+
+    /// Where a record with this key goes: CRC-32C of the key modulo partitions; without a key in turns (C12).
+    pub fn partition_for(&self, record_key: Option<&[u8]>) -> PartitionId {
+        let count = self.shared.partitions.len() as u64;
+        match record_key {
+            Some(key) => PartitionId(crc32c::crc32c(key) % count as u32),
+            None => {
+                let turn = self.shared.rotation.fetch_add(1, Ordering::Relaxed) / STICKY;
+                // A partition that takes nothing is passed by, so one that is stopped does not stop its neighbours
+                // (I13). If none takes anything, the first one says why.
+                let serves = |at: &u64| self.shared.partitions[(*at % count) as usize].intake.is_open();
+                let at = if count == 1 { 0 } else { (turn..turn + count).find(serves).unwrap_or(turn) % count };
+                PartitionId(at as u32)
+            }
+        }
     }
+
+    pub(crate) fn partition(&self, partition: PartitionId) -> Option<&Arc<Partition>> {
+        self.shared.partitions.get(partition.0 as usize)
+    }
+
     /// The next offset of every partition.
     pub fn positions(&self) -> BTreeMap<PartitionId, Offset> {
-        match self.never {}
+        self.shared.partitions.iter().map(|partition| (partition.id, partition.tail.get())).collect()
     }
+
     /// The visible tail.
-    pub fn tail(&self, _partition: PartitionId) -> Option<Offset> {
-        match self.never {}
+    pub fn tail(&self, partition: PartitionId) -> Option<Offset> {
+        self.partition(partition).map(|partition| partition.tail.get())
     }
+
     /// The first offset there is.
-    pub fn log_start(&self, _partition: PartitionId) -> Option<Offset> {
-        match self.never {}
+    pub fn log_start(&self, partition: PartitionId) -> Option<Offset> {
+        self.partition(partition).map(|partition| partition.log_start())
     }
+
+    fn readable(&self, partition: PartitionId) -> Result<&Arc<Partition>, ReadError> {
+        self.partition(partition).ok_or_else(|| ReadError::UnknownPartition {
+            channel: Arc::clone(&self.shared.name),
+            partition,
+            partitions: self.partitions(),
+        })
+    }
+
     /// Reads a partition from a start on, for ever.
     pub fn subscribe(
         &self,
-        _partition: PartitionId,
-        _start: Start,
-        _options: SubscribeOptions,
+        partition: PartitionId,
+        start: Start,
+        options: SubscribeOptions,
     ) -> Result<Subscription, ReadError> {
-        match self.never {}
+        let partition = self.readable(partition)?;
+        let place = SubscriptionPlace::take(&self.shared.open_subscriptions, self.shared.subscriptions_max)?;
+        Subscription::new(Arc::clone(partition), start, options, place)
     }
-    /// Reads once; empty at the tail.
+
+    /// Reads once, at most so much, at least one record if there is one; empty at the tail. Never waits for data.
     pub async fn read(
         &self,
-        _partition: PartitionId,
-        _from: Offset,
-        _max_records: u32,
-        _max_bytes: usize,
+        partition: PartitionId,
+        from: Offset,
+        max_records: u32,
+        max_bytes: usize,
     ) -> Result<Vec<Delivered>, ReadError> {
-        match self.never {}
+        let partition = self.readable(partition)?;
+        let tail = partition.tail.get();
+        if from > tail {
+            return Err(ReadError::PastTail { partition: partition.id, offset: from, tail });
+        }
+        if from == tail || max_records == 0 {
+            return Ok(Vec::new());
+        }
+        let mut units = Vec::new();
+        if !partition.ring.take(from, tail, max_records, max_bytes, &mut units) {
+            let page = read_page(partition, from, tail, max_records, max_bytes, Default::default()).await?;
+            units = page.units;
+        }
+        deliver(partition, &units, from, max_records, max_bytes)
     }
-    /// The first offset whose append time is not before `at`.
-    pub async fn offset_at(
-        &self,
-        _partition: PartitionId,
-        _at: landfall_types::Timestamp,
-    ) -> Result<Offset, ReadError> {
-        match self.never {}
+
+    /// The first offset whose append time is not before `at`; the tail if there is none.
+    pub async fn offset_at(&self, partition: PartitionId, at: Timestamp) -> Result<Offset, ReadError> {
+        offset_at(self.readable(partition)?, at).await
     }
-    /// Resolves once the tail is past `offset`.
-    pub async fn wait_past(&self, _partition: PartitionId, _offset: Offset) {
-        match self.never {}
+
+    /// Resolves once the tail is past `offset`, or the channels are closed.
+    pub async fn wait_past(&self, partition: PartitionId, offset: Offset) {
+        if let Some(partition) = self.partition(partition) {
+            TailSeat::new(partition).wait_past(offset).await;
+        }
     }
+
     /// Takes a schema into the channel's append-only list, durably; the same bytes get the same id. Blocks on I/O.
-    pub fn offer_schema(&self, _format: RecordFormat, _schema: &[u8]) -> Result<u32, OpenError> {
-        match self.never {}
+    pub fn offer_schema(&self, format: RecordFormat, schema: &[u8]) -> Result<u32, SchemaError> {
+        self.shared.schemas.offer(format, schema, self.shared.options.schema_policy)
     }
-    /// A schema's bytes by its id. Blocks on I/O.
-    pub fn schema(&self, _id: u32) -> Option<(RecordFormat, bytes::Bytes)> {
-        match self.never {}
+
+    /// A schema by its id.
+    pub fn schema(&self, id: u32) -> Option<(RecordFormat, Bytes)> {
+        self.shared.schemas.get(id)
     }
+
     /// Its part of `/v1/status`.
     pub fn status(&self) -> ChannelStatus {
-        match self.never {}
+        let partitions: Vec<_> = self.shared.partitions.iter().map(|partition| partition.status()).collect();
+        let health = self.shared.partitions.iter().map(|partition| partition.condition().health).max();
+        let consumers = self.shared.floors.all().into_iter().map(|(name, floors)| {
+            let lag = |status: &crate::status::PartitionStatus| {
+                status.tail.since(floors.get(&status.partition).copied().unwrap_or_default().max(status.log_start))
+            };
+            ConsumerStatus { name, lag_records: partitions.iter().map(lag).sum() }
+        });
+        ChannelStatus {
+            name: self.shared.name.to_string(),
+            durability: self.shared.options.durability,
+            health: health.unwrap_or(Health::Ok),
+            tail: partitions.iter().map(|partition| partition.tail.0).sum(),
+            log_start: partitions.iter().map(|partition| partition.log_start.0).sum(),
+            consumers: consumers.collect(),
+            partitions,
+        }
     }
 }

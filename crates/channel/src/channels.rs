@@ -1,17 +1,57 @@
-//! All channels of a process.
-use std::path::Path;
+//! All channels of a process: opening, creating, draining, closing.
+//!
+//! A channel that is found on disk is opened whether or not the configuration names it. What cannot be read is reported
+//! and left alone; nothing is deleted for it (I12). A partition that does not open is stopped, the others serve (I13).
+
+mod directory;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
+use landfall_log::{DiskVfs, KeyWindow, LogIdentity, LogOptions, Vfs};
 use landfall_state::StateHandle;
-use landfall_types::{Clock, Code, PartitionId};
+use landfall_types::{ByteSize, Clock, Code, Coded, Durability, PartitionId};
+use parking_lot::{Mutex, RwLock};
 
-use crate::*;
+use crate::budget::ProcessBudget;
+use crate::channel::{Channel, ChannelShared};
+use crate::error::{OpenError, PublishError, ch};
+use crate::floors::Floors;
+use crate::identity::Identity;
+use crate::intake::Gate;
+use crate::options::{ChannelOptions, ProcessOptions, check_name};
+use crate::outcome::UnresolvedCause;
+use crate::partition::{Partition, PartitionParts};
+use crate::schemas::Schemas;
+use crate::store::{LogStore, MemoryStore, PartitionStore};
+use crate::threads::{DiskReserve, Threads};
+use crate::ticket::Settlement;
 
-/// The process's channels; clones share them.
+/// The process's channels; clones share them. The last clone's drop closes them.
 #[derive(Clone, Debug)]
 pub struct Channels {
-    never: std::convert::Infallible,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// `data_dir/channels`.
+    dir: PathBuf,
+    process: ProcessOptions,
+    state: StateHandle,
+    clock: Arc<dyn Clock>,
+    vfs: Arc<dyn Vfs>,
+    threads: Arc<Threads>,
+    budget: ProcessBudget,
+    open_subscriptions: Arc<AtomicU32>,
+    channels: RwLock<BTreeMap<String, Channel>>,
+    /// Names that are being created, so that two creations of one name do not meet on disk.
+    creating: Mutex<Vec<String>>,
+    is_draining: AtomicBool,
+    is_closed: AtomicBool,
 }
 
 /// What a drain left behind (C32).
@@ -36,36 +76,396 @@ pub struct LeftOver {
     pub code: Code,
 }
 
+/// How long closing waits for threads that are in the device.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(10);
+/// Partitions that open at the same time (C91).
+const OPENING_MAX: usize = 8;
+/// The smallest part of the ring budget that a partition gets (C55).
+const RING_BYTES_MIN: usize = 64 << 10;
+
 impl Channels {
-    /// Opens the configured channels and those found on disk.
+    /// Opens the configured channels, creates those that are not there yet, and opens those found on disk. The caller
+    /// holds LOCK of `data_dir`. Blocks on I/O.
     pub fn open(
         data_dir: &Path,
-        _configs: Vec<(String, ChannelOptions)>,
-        _process: ProcessOptions,
-        _state: StateHandle,
-        _clock: Arc<dyn Clock>,
+        configs: Vec<(String, ChannelOptions)>,
+        process: ProcessOptions,
+        state: StateHandle,
+        clock: Arc<dyn Clock>,
     ) -> Result<Channels, OpenError> {
-        let source = std::io::Error::from(std::io::ErrorKind::Unsupported);
-        Err(OpenError::Failed { step: "open", path: data_dir.to_path_buf(), source })
+        let vfs: Arc<dyn Vfs> = Arc::new(DiskVfs);
+        let reserve = DiskReserve { dir: data_dir.to_path_buf(), bytes: directory::reserve(data_dir, &process), vfs: Arc::clone(&vfs) };
+        Self::open_on(vfs, Some(reserve), data_dir, configs, process, state, clock)
     }
+
+    /// The same over another file system for the segments. Identities and schemas are in `data_dir` all the same.
+    pub(crate) fn open_on(
+        vfs: Arc<dyn Vfs>,
+        reserve: Option<DiskReserve>,
+        data_dir: &Path,
+        configs: Vec<(String, ChannelOptions)>,
+        process: ProcessOptions,
+        state: StateHandle,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Channels, OpenError> {
+        let process = process
+            .validated()
+            .map_err(|cause| OpenError::Option { channel: "process".into(), cause })?;
+        let dir = data_dir.join("channels");
+        directory::make(&dir)?;
+        let shared = Arc::new(Shared {
+            threads: Arc::new(Threads::new(&process, reserve)),
+            budget: ProcessBudget::new(process.queued_bytes.as_usize()),
+            dir,
+            process,
+            state,
+            clock,
+            vfs,
+            open_subscriptions: Arc::default(),
+            channels: RwLock::default(),
+            creating: Mutex::default(),
+            is_draining: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
+        });
+        let channels = Channels { shared };
+        channels.open_all(configs)?;
+        Ok(channels)
+    }
+
+    fn open_all(&self, configs: Vec<(String, ChannelOptions)>) -> Result<(), OpenError> {
+        let found = directory::scan(&self.shared.dir)?;
+        let mut wanted: BTreeMap<String, (Option<Identity>, ChannelOptions)> = BTreeMap::new();
+        for (name, identity) in found {
+            let options = identity.options();
+            wanted.insert(name, (Some(identity), options));
+        }
+        for (name, options) in configs {
+            let options = checked(&name, options)?;
+            match wanted.get_mut(&name) {
+                Some((_, known)) => *known = options,
+                None => {
+                    self.check_free(&name, wanted.keys())?;
+                    wanted.insert(name, (None, options));
+                }
+            }
+        }
+        let partitions: u32 = wanted.values().map(|(_, options)| options.partitions).sum();
+        for (name, (identity, options)) in wanted {
+            let channel = self.open_one(&name, identity, options, partitions.max(1))?;
+            self.shared.channels.write().insert(name, channel);
+        }
+        Ok(())
+    }
+
+    /// Names are unique without regard to case (C10).
+    fn check_free<'a>(&self, name: &str, mut taken: impl Iterator<Item = &'a String>) -> Result<(), OpenError> {
+        match taken.find(|own| own.eq_ignore_ascii_case(name)) {
+            Some(existing) => Err(OpenError::NameTaken { name: name.into(), existing: existing.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    fn open_one(
+        &self,
+        name: &str,
+        identity: Option<Identity>,
+        options: ChannelOptions,
+        partitions_of_all: u32,
+    ) -> Result<Channel, OpenError> {
+        let shared = &self.shared;
+        let is_in_memory = options.durability == Durability::Memory;
+        let dir = (!is_in_memory).then(|| shared.dir.join(name));
+        let identity = match (&dir, identity) {
+            (None, _) => Identity::fresh(&options),
+            (Some(dir), None) => directory::create(&shared.dir, dir, &options)?,
+            (Some(dir), Some(mut identity)) => {
+                if identity.partitions != options.partitions {
+                    let (stored, configured) = (identity.partitions, options.partitions);
+                    return Err(OpenError::PartitionsChanged { name: name.into(), stored, configured });
+                }
+                let before = identity.clone();
+                identity.apply(&options);
+                if identity != before {
+                    tracing::info!(channel = name, "options that differ from the last start apply from now on");
+                    identity.write(dir)?;
+                }
+                identity
+            }
+        };
+        let floors = match is_in_memory {
+            true => Floors::open(identity.id, None),
+            false => Floors::open(identity.id, Some(shared.state.clone())),
+        };
+        let floors = Arc::new(floors.map_err(|error| OpenError::Failed {
+            step: "reading consumers' floors",
+            path: shared.dir.join(name),
+            source: std::io::Error::other(error),
+        })?);
+        let schemas = dir.as_deref().map_or_else(|| Ok(Schemas::in_memory()), Schemas::open)?;
+        let name: Arc<str> = name.into();
+        let options = Arc::new(options);
+        let equal_part = shared.process.ring_bytes.as_usize() / partitions_of_all as usize;
+        let ring_bytes = equal_part.clamp(RING_BYTES_MIN, options.ring.bytes.as_usize().max(RING_BYTES_MIN));
+        let open = |number: u32| {
+            let id = PartitionId(number);
+            let parts = PartitionParts {
+                channel: Arc::clone(&name),
+                channel_id: identity.id,
+                id,
+                options: Arc::clone(&options),
+                ring_bytes,
+                budget: shared.budget.clone(),
+                threads: Arc::clone(&shared.threads),
+                floors: Arc::clone(&floors),
+                clock: Arc::clone(&shared.clock),
+            };
+            let partition = Partition::open(parts, self.store(&identity, &options, dir.as_deref(), id, &floors));
+            shared.threads.housekeeping.add(&partition);
+            partition
+        };
+        let partitions = in_parallel(options.partitions, open);
+        Ok(Channel {
+            shared: Arc::new(ChannelShared {
+                name,
+                id: identity.id,
+                seed: identity.seed,
+                options,
+                partitions,
+                floors,
+                schemas,
+                dir,
+                identity: Mutex::new(identity),
+                rotation: AtomicU64::new(0),
+                open_subscriptions: Arc::clone(&shared.open_subscriptions),
+                subscriptions_max: shared.process.subscriptions,
+            }),
+        })
+    }
+
+    fn store(
+        &self,
+        identity: &Identity,
+        options: &ChannelOptions,
+        dir: Option<&Path>,
+        partition: PartitionId,
+        floors: &Floors,
+    ) -> Box<dyn PartitionStore> {
+        let Some(dir) = dir else { return Box::new(MemoryStore::new(options.segment_bytes)) };
+        let keys = &options.keys;
+        Box::new(LogStore {
+            vfs: Arc::clone(&self.shared.vfs),
+            dir: dir.join(partition.to_string()),
+            identity: LogIdentity { channel: identity.id, partition },
+            options: LogOptions {
+                segment_bytes: options.segment_bytes,
+                durability: options.durability,
+                clock: Arc::clone(&self.shared.clock),
+                key_window: KeyWindow {
+                    max_age: keys.window,
+                    keys: keys.count as usize,
+                    producers: keys.producers as usize,
+                },
+                floor: floors.highest(partition),
+                ..LogOptions::default()
+            },
+        })
+    }
+
     /// A channel by name.
-    pub fn get(&self, _name: &str) -> Option<Channel> {
-        match self.never {}
+    pub fn get(&self, name: &str) -> Option<Channel> {
+        self.shared.channels.read().get(name).cloned()
     }
+
     /// All channels, by name.
     pub fn list(&self) -> Vec<Channel> {
-        match self.never {}
+        self.shared.channels.read().values().cloned().collect()
     }
-    /// Creates a channel, or gives the one there is. Blocks on I/O.
-    pub fn create(&self, _name: &str, _options: ChannelOptions) -> Result<Channel, OpenError> {
-        match self.never {}
+
+    /// Creates a channel, or gives the one there is, with the options it has. Blocks on I/O.
+    pub fn create(&self, name: &str, options: ChannelOptions) -> Result<Channel, OpenError> {
+        let options = checked(name, options)?;
+        if self.shared.is_draining.load(Ordering::Acquire) {
+            return Err(OpenError::Draining);
+        }
+        {
+            let mut creating = self.shared.creating.lock();
+            let channels = self.shared.channels.read();
+            if let Some(channel) = channels.get(name) {
+                return Ok(channel.clone());
+            }
+            self.check_free(name, channels.keys().chain(creating.iter()))?;
+            creating.push(name.to_owned());
+        }
+        let opened = self.create_new(name, options);
+        self.shared.creating.lock().retain(|own| own != name);
+        opened
     }
-    /// Refuses new publishes, finishes those there are until the deadline (C32).
-    pub async fn drain(&self, _deadline: Instant) -> DrainReport {
-        match self.never {}
+
+    fn create_new(&self, name: &str, options: ChannelOptions) -> Result<Channel, OpenError> {
+        let partitions: u32 = self.list().iter().map(Channel::partitions).sum();
+        let identity = match options.durability {
+            Durability::Memory => None,
+            _ => Identity::read(&self.shared.dir.join(name))?,
+        };
+        let channel = self.open_one(name, identity, options.clone(), partitions + options.partitions)?;
+        self.shared.channels.write().insert(name.to_owned(), channel.clone());
+        Ok(channel)
     }
-    /// Stops the threads; idempotent. Blocks on I/O.
+
+    /// Refuses new publishes, finishes those there are until the deadline; what is left is answered NotStored if it was
+    /// queued and Unresolved if it was under way (C32). Reading goes on until [`Channels::close`].
+    pub async fn drain(&self, deadline: Instant) -> DrainReport {
+        self.shared.is_draining.store(true, Ordering::Release);
+        let partitions = self.all_partitions();
+        for partition in &partitions {
+            close_gate(partition);
+        }
+        let mut report = DrainReport::default();
+        for partition in &partitions {
+            let emptied = async {
+                loop {
+                    let told = partition.intake.emptied.notified();
+                    tokio::pin!(told);
+                    // Enabled before the look, so that an end in between is not missed.
+                    told.as_mut().enable();
+                    if partition.intake.is_empty() {
+                        return;
+                    }
+                    told.await;
+                }
+            };
+            if tokio::time::timeout_at(deadline.into(), emptied).await.is_err() {
+                report.left.extend(give_up(partition));
+            }
+        }
+        for left in &report.left {
+            tracing::error!(channel = %left.channel, partition = %left.partition, queued = left.queued, claimed = left.claimed, code = %left.code, "publishes left over by the drain");
+        }
+        report
+    }
+
+    /// Ends subscriptions and threads and closes the logs; what is still queued is answered NotStored. Idempotent.
+    /// Blocks on I/O, for at most some seconds where the device hangs.
     pub fn close(self) {
-        match self.never {}
+        self.shared.close();
+    }
+
+    fn all_partitions(&self) -> Vec<Arc<Partition>> {
+        self.shared.all_partitions()
     }
 }
+
+impl Shared {
+    fn all_partitions(&self) -> Vec<Arc<Partition>> {
+        let channels = self.channels.read();
+        channels.values().flat_map(|channel| channel.shared.partitions.iter().cloned()).collect()
+    }
+
+    fn close(&self) {
+        self.is_draining.store(true, Ordering::Release);
+        if self.is_closed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let by = Instant::now() + CLOSE_PATIENCE;
+        let partitions = self.all_partitions();
+        for partition in &partitions {
+            close_gate(partition);
+            partition.tail.close();
+        }
+        self.threads.housekeeping.close(by);
+        self.threads.commit.close(by);
+        for partition in &partitions {
+            let _ = give_up(partition);
+            if let Some(committer) = partition.intake.unpark() {
+                committer.close();
+            }
+        }
+        self.threads.read.close();
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+fn checked(name: &str, options: ChannelOptions) -> Result<ChannelOptions, OpenError> {
+    let failed = |cause| OpenError::Option { channel: name.chars().take(64).collect(), cause };
+    check_name(name).map_err(failed)?;
+    options.validated().map_err(failed)
+}
+
+/// A stopped partition keeps its own answer.
+fn close_gate(partition: &Partition) {
+    let error = PublishError::Draining { channel: Arc::clone(&partition.channel) };
+    if partition.condition().state != "stopped" {
+        partition.intake.set_gate(Gate::Closed(error));
+    }
+}
+
+/// Answers what is left in a partition.
+fn give_up(partition: &Partition) -> Option<LeftOver> {
+    let queued = partition.intake.take_all();
+    let left = queued.len();
+    for unit in queued {
+        partition.refuse(unit, PublishError::Draining { channel: Arc::clone(&partition.channel) });
+    }
+    // They stay the committer's, which may yet come back from the device; only their holders are answered.
+    let mut wake = Vec::new();
+    let claimed = {
+        let claimed = partition.claimed.lock();
+        for claimed in claimed.iter() {
+            claimed.queued.cell.settle(Settlement::Unresolved(UnresolvedCause::CommitterLost), &mut wake);
+        }
+        claimed.len()
+    };
+    wake.into_iter().for_each(std::task::Waker::wake);
+    (left + claimed > 0).then(|| LeftOver {
+        channel: Arc::clone(&partition.channel),
+        partition: partition.id,
+        queued: left,
+        claimed,
+        code: if claimed > 0 { UnresolvedCause::CommitterLost.code() } else { ch(34) },
+    })
+}
+
+/// Opens partitions in parallel; their order is that of their numbers.
+fn in_parallel<T: Send>(count: u32, open: impl Fn(u32) -> T + Sync) -> Vec<T> {
+    if count <= 1 {
+        return (0..count).map(open).collect();
+    }
+    let next = AtomicU32::new(0);
+    let opened = Mutex::new(Vec::with_capacity(count as usize));
+    std::thread::scope(|scope| {
+        for _ in 0..OPENING_MAX.min(count as usize) {
+            scope.spawn(|| {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= count {
+                        return;
+                    }
+                    let one = open(number);
+                    opened.lock().push((number, one));
+                }
+            });
+        }
+    });
+    let mut opened = opened.into_inner();
+    opened.sort_by_key(|(number, _)| *number);
+    opened.into_iter().map(|(_, one)| one).collect()
+}
+
+/// What must stay free unless configured: the larger of this and 2 % of the device (C10).
+const RESERVE_MIN: ByteSize = ByteSize::gib(1);
+
+impl Shared {
+    /// Bytes queued and claimed now, for tests of the budget.
+    #[cfg(test)]
+    fn queued_bytes(&self) -> usize {
+        self.budget.used()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -8,26 +8,46 @@
 //! Segments, framing and recovery are `landfall-log`'s; the wire and HTTP are the server's.
 
 mod adaptors;
+mod budget;
+mod chain;
 mod channel;
 mod channels;
+mod codes;
+mod committer;
+mod envelope;
 mod error;
+mod floors;
+mod identity;
+mod intake;
+mod keys;
+mod metrics;
 mod options;
 mod outcome;
+mod partition;
 mod record;
+mod ring;
+mod schemas;
 mod status;
+mod store;
 mod subscription;
+mod tail;
+mod threads;
 mod ticket;
 
 pub use adaptors::{ChannelDeadLetters, ChannelLane, ChannelSink, ChannelSinkOptions, ChannelSource};
-pub use channel::{ChainId, Channel, PublishOptions};
+pub use chain::ChainId;
+pub use channel::{Channel, PublishOptions};
 pub use channels::{Channels, DrainReport, LeftOver};
+pub use codes::CODES;
 pub use error::{OpenError, PublishError, ReadError};
+pub use keys::Sequences;
 pub use options::{
     Admission, ChannelOptions, Codec, KeyLimits, Limits, OptionError, ProcessOptions, QueueLimits, RecordFormat,
     Retention, RingLimits, SchemaPolicy, TurnLimits, Validate,
 };
 pub use outcome::{Committed, NotStored, PublishOutcome, Reference, Timings, Unresolved, UnresolvedCause};
 pub use record::{Delivered, Header, Parent, Record, Trace};
+pub use schemas::SchemaError;
 pub use status::{ChannelStatus, ConsumerStatus, Health, PartitionStatus};
-pub use subscription::{Start, SubscribeOptions, Subscription};
+pub use subscription::{OnGap, Start, SubscribeOptions, Subscription};
 pub use ticket::Ticket;

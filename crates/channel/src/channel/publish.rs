@@ -1,0 +1,501 @@
+//! The publisher's side (C20): everything up to the queue, and the three ways to publish (C4, C5).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use landfall_log::{Tag, UnitBody};
+use landfall_types::{Coded, PartitionId};
+
+use super::{Channel, PublishOptions};
+use crate::envelope;
+use crate::error::PublishError;
+use crate::intake::{Handover, Queued};
+use crate::keys::{Gate, KeyName, Sequences, tag};
+use crate::options::{DEADLINE, DEADLINE_DEFAULT};
+use crate::outcome::{Committed, PublishOutcome, Timings};
+use crate::partition::Partition;
+use crate::record::Record;
+use crate::ticket::{Pending, Settlement, Ticket, TicketCell, split};
+
+/// Encoding above this goes to the blocking pool, so that no async worker is held up (C20).
+const ENCODE_INLINE_BYTES: usize = 256 << 10;
+
+/// One call's options, resolved.
+struct Call<'a> {
+    options: &'a PublishOptions,
+    deadline: Duration,
+    admitted: Instant,
+}
+
+impl Call<'_> {
+    fn expires(&self) -> Instant {
+        self.admitted + self.deadline
+    }
+}
+
+/// A unit that is ready to be queued, and the ticket that waits for it.
+struct Prepared {
+    queued: Queued,
+    ticket: Ticket,
+}
+
+impl Channel {
+    /// Publishes one record. Dropping the future withdraws it, unless the committer has taken it.
+    pub async fn publish(&self, record: Record, options: PublishOptions) -> PublishOutcome {
+        self.submit_batch(vec![record], options).await.await
+    }
+
+    /// Publishes a batch: one partition, consecutive offsets, all or none at every instant (C4). Only the first record
+    /// may have an idempotency key; it names the batch.
+    pub async fn publish_batch(&self, records: Vec<Record>, options: PublishOptions) -> PublishOutcome {
+        self.submit_batch(records, options).await.await
+    }
+
+    /// Waits for room in line, up to the deadline, then hands the batch over without waiting for the commit, so that a
+    /// stream can have several under way in order. A refusal is a ticket that is ready.
+    pub async fn submit_batch(&self, records: Vec<Record>, options: PublishOptions) -> Ticket {
+        let call = Call {
+            options: &options,
+            deadline: options.deadline.unwrap_or(DEADLINE_DEFAULT).clamp(DEADLINE.0, DEADLINE.1),
+            admitted: Instant::now(),
+        };
+        let partition = match self.admit(&records, &call) {
+            Ok(partition) => partition,
+            Err(error) => return self.refused(error, records, &call),
+        };
+        if records.is_empty() {
+            return Ticket::ready(self.nothing(&partition));
+        }
+        match self.prepare(&partition, records, options.sequences.clone(), &call).await {
+            Err(ticket) => ticket,
+            Ok(prepared) => self.queue(&partition, prepared, &call).await,
+        }
+    }
+
+    /// Publishes records together: one reservation, adjacent tickets, one outcome per record, in order (C5). Records with
+    /// an idempotency key are units of their own, runs without are one. A bad record is refused alone (C8).
+    pub async fn publish_group(&self, records: Vec<Record>, options: PublishOptions) -> Vec<PublishOutcome> {
+        let call = Call {
+            options: &options,
+            deadline: options.deadline.unwrap_or(DEADLINE_DEFAULT).clamp(DEADLINE.0, DEADLINE.1),
+            admitted: Instant::now(),
+        };
+        let mut outcomes: Vec<Option<PublishOutcome>> = Vec::new();
+        outcomes.resize_with(records.len(), || None);
+        let mut tickets: Vec<(Ticket, Vec<usize>)> = Vec::new();
+        for (partition, units) in self.group(records, &call, &mut outcomes) {
+            self.submit_units(&partition, units, &call, &mut tickets).await;
+        }
+        for (mut ticket, indexes) in tickets {
+            let outcome = (&mut ticket).await;
+            let mut shares = Vec::with_capacity(indexes.len());
+            split(outcome, indexes.len() as u32, ticket.skipped(), &mut shares);
+            for (index, share) in indexes.into_iter().zip(shares) {
+                if let Some(place) = outcomes.get_mut(index) {
+                    *place = Some(share);
+                }
+            }
+        }
+        outcomes.into_iter().flatten().collect()
+    }
+
+    /// Checks everything that needs no ticket (C8), and routes (C12).
+    fn admit(&self, records: &[Record], call: &Call<'_>) -> Result<Arc<Partition>, PublishError> {
+        let limits = &self.shared.options.limits;
+        if let Some(first) = call.options.chain.as_ref().and_then(|chain| chain.broken_by()) {
+            return Err(PublishError::ChainBroken { first });
+        }
+        if records.len() > limits.batch_records as usize {
+            let (value, limit) = (records.len() as u64, u64::from(limits.batch_records));
+            return Err(PublishError::BatchTooLarge { what: "records", value, limit });
+        }
+        for (index, record) in records.iter().enumerate() {
+            envelope::check(index, record, limits)?;
+            if index > 0 && record.idempotency_key.is_some() {
+                let reason = "stands inside a batch; only the first record may have one, which names the batch".into();
+                return Err(PublishError::BadField { index, field: "idempotency key", reason });
+            }
+            self.check_schema(record)?;
+        }
+        let partition = self.route(call.options.partition, records.first())?;
+        for (index, record) in records.iter().enumerate() {
+            check_parent(index, record, &partition)?;
+        }
+        if records.len() > 1 {
+            let value: u64 = records.iter().map(|record| envelope::row_len(record) as u64).sum();
+            if value > limits.batch_bytes.0 {
+                return Err(PublishError::BatchTooLarge { what: "bytes", value, limit: limits.batch_bytes.0 });
+            }
+        }
+        if let Some(sequences) = &call.options.sequences {
+            check_sequences(sequences, records)?;
+        }
+        Ok(partition)
+    }
+
+    fn check_schema(&self, record: &Record) -> Result<(), PublishError> {
+        match record.schema {
+            Some(id) if !self.shared.schemas.is_known(id) => {
+                Err(PublishError::UnknownSchema { id, channel: Arc::clone(&self.shared.name) })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn route(&self, named: Option<PartitionId>, first: Option<&Record>) -> Result<Arc<Partition>, PublishError> {
+        let keys = first.map(|record| (record.key.as_deref(), record.idempotency_key.as_deref()));
+        let partition = match (named, keys) {
+            (Some(partition), _) => partition,
+            (None, Some((Some(key), _) | (None, Some(key)))) => self.partition_for(Some(key)),
+            (None, _) => self.partition_for(None),
+        };
+        self.partition(partition).cloned().ok_or_else(|| PublishError::UnknownPartition {
+            channel: Arc::clone(&self.shared.name),
+            partition,
+            partitions: self.partitions(),
+        })
+    }
+
+    fn refused(&self, error: PublishError, records: Vec<Record>, call: &Call<'_>) -> Ticket {
+        if let Some(chain) = &call.options.chain {
+            chain.break_by(error.code());
+        }
+        metrics::counter!("landfall_publish_refused_total", "channel" => self.shared.name.to_string(), "code" => error.code().to_string()).increment(1);
+        Ticket::ready(PublishOutcome::refused(error, records))
+    }
+
+    /// An empty batch (C7).
+    fn nothing(&self, partition: &Partition) -> PublishOutcome {
+        PublishOutcome::Committed(Committed {
+            partition: partition.id,
+            first: partition.tail.get(),
+            count: 0,
+            epoch: Default::default(),
+            class: partition.class(),
+            duplicate: false,
+            timings: Timings::default(),
+        })
+    }
+
+    /// Encodes, and passes the key gate. `Err`: the outcome is known, or another publish under the key is waited for.
+    async fn prepare(
+        &self,
+        partition: &Arc<Partition>,
+        records: Vec<Record>,
+        sequences: Option<Sequences>,
+        call: &Call<'_>,
+    ) -> Result<Prepared, Ticket> {
+        let count = records.len() as u32;
+        let key = match records.first().and_then(|record| record.idempotency_key.as_deref()) {
+            Some(key) => {
+                let name = self.shared.seed.name(key);
+                Some((name, self.shared.seed.body(&records)))
+            }
+            None => None,
+        };
+        let tag = match (&key, &sequences) {
+            (Some((name, body)), _) => Tag::Key(tag(name, *body)),
+            (None, Some(sequences)) => Tag::Sequence(sequences.block()),
+            (None, None) => Tag::None,
+        };
+        let codec = self.shared.options.codec;
+        let size: usize = records.iter().map(envelope::row_len).sum();
+        let encode = move || UnitBody::new(tag, codec, envelope::encode(&records), count);
+        let body = if size > ENCODE_INLINE_BYTES {
+            match tokio::task::spawn_blocking(encode).await {
+                Ok(body) => body,
+                // The runtime is going down; nothing was queued, and the payload went with the job.
+                Err(_) => {
+                    let channel = Arc::clone(&self.shared.name);
+                    return Err(self.refused(PublishError::Draining { channel }, Vec::new(), call));
+                }
+            }
+        } else {
+            encode()
+        };
+        let cell = TicketCell::new();
+        let name = key.map(|(name, _)| name);
+        if let Some((name, hash)) = key {
+            let gate = partition.keys.lock().enter(name, hash, &cell, partition.clock.now());
+            match gate {
+                Gate::Vacant => {}
+                Gate::Join(earlier, seat) => {
+                    return Err(self.ticket(partition, earlier, seat, body.rows().clone(), count, Some(name), call));
+                }
+                Gate::Committed { first, count } => {
+                    partition.metrics.duplicate.increment(1);
+                    return Err(Ticket::ready(PublishOutcome::Committed(Committed {
+                        partition: partition.id,
+                        first,
+                        count,
+                        epoch: Default::default(),
+                        class: partition.class(),
+                        duplicate: true,
+                        timings: Timings::default(),
+                    })));
+                }
+                Gate::Reused { first } => {
+                    partition.metrics.key_reused.increment(1);
+                    let error = PublishError::KeyReused { partition: partition.id, first };
+                    return Err(self.refused(error, given_back(body.rows()), call));
+                }
+                Gate::Crowded => {
+                    let what = format!("{} publishes wait under this key", crate::options::JOINED_MAX);
+                    let error = PublishError::QueueFull { partition: partition.id, what };
+                    return Err(self.refused(error, given_back(body.rows()), call));
+                }
+            }
+        }
+        let ticket = self.ticket(partition, Arc::clone(&cell), 0, body.rows().clone(), count, name, call);
+        let queued = Queued {
+            cell,
+            bytes: body.encoded_len(),
+            body,
+            chain: call.options.chain.clone(),
+            expect: call.options.expect,
+            key,
+            sequences,
+            admitted: call.admitted,
+            expires: call.expires(),
+            deadline: call.deadline,
+        };
+        Ok(Prepared { queued, ticket })
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "each is a field of the ticket")]
+    fn ticket(
+        &self,
+        partition: &Arc<Partition>,
+        cell: Arc<TicketCell>,
+        seat: usize,
+        rows: Bytes,
+        count: u32,
+        key: Option<KeyName>,
+        call: &Call<'_>,
+    ) -> Ticket {
+        Ticket::pending(Pending {
+            cell,
+            seat,
+            partition: Arc::clone(partition),
+            chain: call.options.chain.clone(),
+            rows,
+            count,
+            key,
+            deadline: call.deadline,
+            sleep: Box::pin(tokio::time::sleep_until(call.expires().into())),
+        })
+    }
+
+    /// Reserves and queues one unit.
+    async fn queue(&self, partition: &Arc<Partition>, prepared: Prepared, call: &Call<'_>) -> Ticket {
+        let Prepared { queued, ticket } = prepared;
+        let bytes = queued.bytes as u64;
+        match partition.intake.hand_over(Handover::One(queued), call.expires(), call.deadline).await {
+            Ok(committer) => {
+                count_queued(partition, 1, bytes);
+                if let Some(committer) = committer {
+                    partition.threads.commit.submit(committer);
+                }
+                ticket
+            }
+            Err((error, units)) => {
+                self.settle_refused(partition, units, &error);
+                ticket
+            }
+        }
+    }
+
+    /// Who joined these tickets through their keys is answered with them; the publisher's own ticket gives the payload
+    /// back.
+    fn settle_refused(&self, partition: &Partition, units: Handover, error: &PublishError) {
+        let units = match units {
+            Handover::One(unit) => vec![unit],
+            Handover::Many(units) => units,
+        };
+        let mut wake = Vec::new();
+        metrics::counter!("landfall_publish_refused_total", "channel" => self.shared.name.to_string(), "code" => error.code().to_string()).increment(units.len() as u64);
+        for unit in units {
+            unit.cell.settle(Settlement::NotStored(error.clone()), &mut wake);
+            if let Some((name, _)) = unit.key {
+                partition.keys.lock().release(&name, &unit.cell);
+            }
+            if let Some(chain) = &unit.chain {
+                chain.break_by(error.code());
+            }
+        }
+        wake.into_iter().for_each(std::task::Waker::wake);
+    }
+
+    /// Sorts a group's records by partition and cuts them into units; bad ones get their outcome at once.
+    fn group(
+        &self,
+        records: Vec<Record>,
+        call: &Call<'_>,
+        outcomes: &mut [Option<PublishOutcome>],
+    ) -> Vec<(Arc<Partition>, Vec<Unit>)> {
+        let limits = &self.shared.options.limits;
+        let mut groups: BTreeMap<PartitionId, (Arc<Partition>, Vec<Unit>)> = BTreeMap::new();
+        // Records without a key stay together.
+        let unkeyed = call.options.partition.unwrap_or_else(|| self.partition_for(None));
+        let sequences = call.options.sequences.as_ref();
+        let bad_sequences = sequences.and_then(|own| check_sequences(own, &records).err());
+        for (index, record) in records.into_iter().enumerate() {
+            let route = || -> Result<Arc<Partition>, PublishError> {
+                if let Some(first) = call.options.chain.as_ref().and_then(|chain| chain.broken_by()) {
+                    return Err(PublishError::ChainBroken { first });
+                }
+                if let Some(error) = &bad_sequences {
+                    return Err(error.clone());
+                }
+                envelope::check(index, &record, limits)?;
+                self.check_schema(&record)?;
+                let has_key = record.key.is_some() || record.idempotency_key.is_some();
+                let named = if has_key { call.options.partition } else { Some(unkeyed) };
+                let partition = self.route(named, Some(&record))?;
+                check_parent(index, &record, &partition)?;
+                Ok(partition)
+            };
+            match route() {
+                Ok(partition) => {
+                    let units = &mut groups.entry(partition.id).or_insert_with(|| (partition, Vec::new())).1;
+                    let number = sequences.and_then(|own| own.numbers.get(index).copied());
+                    add_to_units(units, index, record, number, limits.batch_records, limits.batch_bytes.as_usize());
+                }
+                Err(error) => {
+                    if let Some(chain) = &call.options.chain {
+                        chain.break_by(error.code());
+                    }
+                    if let Some(place) = outcomes.get_mut(index) {
+                        *place = Some(PublishOutcome::refused(error, vec![record]));
+                    }
+                }
+            }
+        }
+        groups.into_values().collect()
+    }
+
+    async fn submit_units(
+        &self,
+        partition: &Arc<Partition>,
+        units: Vec<Unit>,
+        call: &Call<'_>,
+        tickets: &mut Vec<(Ticket, Vec<usize>)>,
+    ) {
+        let (items_max, bytes_max) = (partition.intake.handover_items_max(), partition.intake.handover_bytes_max());
+        let mut together: Vec<Queued> = Vec::new();
+        let mut bytes = 0usize;
+        for unit in units {
+            let sequences = call.options.sequences.as_ref().map(|own| Sequences {
+                producer: own.producer,
+                numbers: unit.numbers.clone().into(),
+            });
+            match self.prepare(partition, unit.records, sequences, call).await {
+                Err(ticket) => tickets.push((ticket, unit.indexes)),
+                Ok(Prepared { queued, ticket }) => {
+                    if !together.is_empty() && (together.len() >= items_max || bytes + queued.cost() > bytes_max) {
+                        self.hand_over(partition, std::mem::take(&mut together), call).await;
+                        bytes = 0;
+                    }
+                    bytes += queued.cost();
+                    together.push(queued);
+                    tickets.push((ticket, unit.indexes));
+                }
+            }
+        }
+        if !together.is_empty() {
+            self.hand_over(partition, together, call).await;
+        }
+    }
+
+    async fn hand_over(&self, partition: &Arc<Partition>, units: Vec<Queued>, call: &Call<'_>) {
+        let (items, bytes) = (units.len(), units.iter().map(|unit| unit.bytes as u64).sum());
+        match partition.intake.hand_over(Handover::Many(units), call.expires(), call.deadline).await {
+            Ok(committer) => {
+                count_queued(partition, items, bytes);
+                if let Some(committer) = committer {
+                    partition.threads.commit.submit(committer);
+                }
+            }
+            Err((error, units)) => self.settle_refused(partition, units, &error),
+        }
+    }
+}
+
+/// A part of a group that becomes one unit.
+struct Unit {
+    records: Vec<Record>,
+    indexes: Vec<usize>,
+    numbers: Vec<(u64, u64)>,
+    bytes: usize,
+    is_keyed: bool,
+}
+
+fn add_to_units(
+    units: &mut Vec<Unit>,
+    index: usize,
+    record: Record,
+    number: Option<(u64, u64)>,
+    records_max: u32,
+    bytes_max: usize,
+) {
+    let is_keyed = record.idempotency_key.is_some();
+    let bytes = envelope::row_len(&record);
+    let fits = |last: &&mut Unit| {
+        !last.is_keyed && !is_keyed && last.records.len() < records_max as usize && last.bytes + bytes <= bytes_max
+    };
+    match units.last_mut().filter(fits) {
+        Some(last) => {
+            last.records.push(record);
+            last.indexes.push(index);
+            last.numbers.extend(number);
+            last.bytes += bytes;
+        }
+        None => {
+            let numbers = number.into_iter().collect();
+            units.push(Unit { records: vec![record], indexes: vec![index], numbers, bytes, is_keyed });
+        }
+    }
+}
+
+fn count_queued(partition: &Partition, items: usize, bytes: u64) {
+    let metrics = &partition.metrics;
+    metrics.accepted.increment(items as u64);
+    metrics.in_flight.increment(items as f64);
+    metrics.items_in.increment(items as u64);
+    metrics.bytes_in.increment(bytes);
+}
+
+fn check_parent(index: usize, record: &Record, partition: &Partition) -> Result<(), PublishError> {
+    let Some(parent) = record.parent else { return Ok(()) };
+    let is_here = parent.channel == partition.channel_id && parent.partition == partition.id;
+    let tail = partition.tail.get();
+    if is_here && parent.offset >= tail {
+        let reason = format!("is offset {} of its own partition, whose tail is {tail}", parent.offset);
+        return Err(PublishError::BadField { index, field: "parent", reason });
+    }
+    Ok(())
+}
+
+fn check_sequences(sequences: &Sequences, records: &[Record]) -> Result<(), PublishError> {
+    let bad = |index: usize, reason: String| Err(PublishError::BadField { index, field: "sequences", reason });
+    if sequences.numbers.len() != records.len() {
+        return bad(0, format!("are {} for {} records", sequences.numbers.len(), records.len()));
+    }
+    if let Some(at) = sequences.numbers.windows(2).position(|pair| pair[0] >= pair[1]) {
+        return bad(at + 1, "do not rise".into());
+    }
+    if let Some(at) = sequences.numbers.iter().position(|(_, index)| *index > landfall_log::SequenceBlock::INDEX_MAX) {
+        return bad(at, "have an index above 63 bits".into());
+    }
+    if let Some(at) = records.iter().position(|record| record.idempotency_key.is_some()) {
+        return bad(at, "stand beside an idempotency key; a publish has the one or the other".into());
+    }
+    Ok(())
+}
+
+/// These rows were encoded by this process a moment ago, so they decode.
+fn given_back(rows: &Bytes) -> Vec<Record> {
+    envelope::decode(rows).unwrap_or_default()
+}

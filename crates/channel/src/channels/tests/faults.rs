@@ -1,0 +1,191 @@
+use landfall_log::{Fault, Loss, Operation};
+
+use super::*;
+
+impl World {
+    /// The same machine after a power cut.
+    fn after_power_cut(self, loss: Loss) -> World {
+        let memory = self.vfs.as_ref().unwrap().memory.power_cut(loss);
+        World { vfs: Some(Arc::new(SlowVfs::over(memory))), ..self }
+    }
+
+    fn memory(&self) -> &MemoryVfs {
+        &self.vfs.as_ref().unwrap().memory
+    }
+}
+
+/// Catches an acknowledgement before stable storage, and a record that comes back although it was answered NotStored, at
+/// every step of the device at which the power can go (I1, I3, C100). Each cut is followed by two restarts.
+#[tokio::test(flavor = "multi_thread")]
+async fn acknowledged_records_survive_a_power_cut_at_every_step() {
+    for step in 0..60u64 {
+        let loss = if step % 2 == 0 { Loss::Unsynced } else { Loss::Random(step) };
+        let world = World::in_memory();
+        let (channels, channel) = world.open(small_segments());
+        committed(channel.publish(record(0), PublishOptions::default()).await);
+        world.memory().crash_after(step);
+        let mut tickets = Vec::new();
+        for n in 1..40u64 {
+            let records = if n % 5 == 0 { vec![record(n); 3] } else { vec![record(n)] };
+            let options = PublishOptions { deadline: Some(Duration::from_millis(300)), ..PublishOptions::default() };
+            tickets.push((n, records.len(), channel.submit_batch(records, options).await));
+            if n % 3 == 0 {
+                tokio::task::yield_now().await;
+            }
+        }
+        let mut acked = Vec::new();
+        let mut refused = Vec::new();
+        for (n, count, ticket) in tickets {
+            match ticket.await {
+                PublishOutcome::Committed(at) => acked.push((n, count, at.first)),
+                PublishOutcome::NotStored(_) => refused.push(n),
+                PublishOutcome::Unresolved(_) => {}
+            }
+        }
+        let mut world = world.after_power_cut(loss);
+        drop((channels, channel));
+        let mut seen = None;
+        for _ in 0..2 {
+            let (channels, channel) = world.open(small_segments());
+            let all = read_all(&channel, P0).await;
+            for (n, count, first) in &acked {
+                for index in 0..*count as u64 {
+                    let at = first.0 as usize + index as usize;
+                    assert_eq!(all.get(at).map(|one| &one.record), Some(&record(*n)), "step {step}, record {n}");
+                }
+            }
+            for n in &refused {
+                assert!(all.iter().all(|one| one.record != record(*n)), "step {step}: {n} was answered NotStored");
+            }
+            for n in (5..40u64).step_by(5) {
+                let parts = all.iter().filter(|one| one.record == record(n)).count();
+                assert!(parts == 0 || parts == 3, "step {step}: batch {n} has {parts} of 3 records");
+            }
+            if let Some(seen) = &seen {
+                assert_eq!(&all, seen, "step {step}: a second restart sees the same");
+            }
+            seen = Some(all);
+            channels.close();
+            world = world.after_power_cut(Loss::Unsynced);
+        }
+    }
+}
+
+/// Catches an answer that does not wait for the settle, a later record that overtakes it, and a partition that stays shut
+/// (C36, C39, C108).
+#[tokio::test(flavor = "multi_thread")]
+async fn uncertain_partition_recovers_by_itself_and_neighbours_do_not_notice() {
+    for fault in [
+        (Operation::Sync, Fault::Error(std::io::ErrorKind::Other)),
+        (Operation::Sync, Fault::DoneThenError(std::io::ErrorKind::Other)),
+        (Operation::Write, Fault::Short),
+        (Operation::Write, Fault::Torn(std::io::ErrorKind::Other)),
+    ] {
+        let world = World::in_memory();
+        let (channels, channel) = world.open(small_segments());
+        let neighbour = channels.create("neighbour", small_segments()).unwrap();
+        committed(channel.publish(record(0), PublishOptions::default()).await);
+        committed(neighbour.publish(record(0), PublishOptions::default()).await);
+        world.memory().inject(fault.0, 0, 1, fault.1);
+        let tickets = futures::future::join_all((1..20).map(|n| channel.publish(record(n), PublishOptions::default())));
+        let outcomes = tickets.await;
+        for outcome in outcomes {
+            committed(outcome);
+        }
+        committed(neighbour.publish(record(1), PublishOptions::default()).await);
+        let all = read_all(&channel, P0).await;
+        assert_eq!(all.len(), 20, "{fault:?}");
+        let mut payloads: Vec<_> = all.iter().map(|one| one.record.payload.clone()).collect();
+        payloads.sort();
+        payloads.dedup();
+        assert_eq!(payloads.len(), 20, "{fault:?}: each once");
+        channels.close();
+        let world = world.after_power_cut(Loss::Unsynced);
+        for _ in 0..2 {
+            let (channels, channel) = world.open(small_segments());
+            assert_eq!(read_all(&channel, P0).await, all, "{fault:?}");
+            channels.close();
+        }
+    }
+}
+
+/// Catches a publish that is answered NotStored although its record is in the log, when its future is dropped or runs out
+/// of time at any moment (C22, C25, C108).
+#[tokio::test(flavor = "multi_thread")]
+async fn cancel_at_every_await_never_reports_not_stored_for_a_stored_record() {
+    let world = World::in_memory();
+    let vfs = Arc::clone(world.vfs.as_ref().unwrap());
+    let (_channels, channel) = world.open(small_segments());
+    vfs.set_sync_delay(Duration::from_millis(3));
+    let mut publishers = Vec::new();
+    for n in 0..400u64 {
+        let channel = channel.clone();
+        publishers.push(tokio::spawn(async move {
+            // Deadlines around the time that a turn takes; every third is dropped instead.
+            let deadline = Duration::from_micros(10_000 + 37 * n);
+            let options = PublishOptions { deadline: Some(deadline), ..PublishOptions::default() };
+            let publish = channel.publish(record(n), options);
+            if n % 3 == 0 {
+                return tokio::time::timeout(Duration::from_micros(29 * n), publish).await.ok();
+            }
+            Some(publish.await)
+        }));
+        if n % 8 == 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+    let mut outcomes = Vec::new();
+    for publisher in publishers {
+        outcomes.push(publisher.await.unwrap());
+    }
+    // What was claimed goes on alone; a last publish ends behind it.
+    committed(channel.publish(record(400), PublishOptions::default()).await);
+    let all = read_all(&channel, P0).await;
+    let stored = |n: u64| all.iter().filter(|one| one.record == record(n)).count();
+    for (n, outcome) in outcomes.into_iter().enumerate() {
+        let n = n as u64;
+        match outcome {
+            Some(PublishOutcome::Committed(at)) => assert_eq!(all[at.first.0 as usize].record, record(n)),
+            Some(PublishOutcome::NotStored(not)) => {
+                assert_eq!((stored(n), not.error.code()), (0, ch(21)), "record {n}");
+                assert_eq!(not.records, vec![record(n)], "the payload comes back");
+            }
+            Some(PublishOutcome::Unresolved(_)) | None => assert!(stored(n) <= 1),
+        }
+    }
+}
+
+/// Catches a device that is full and loses or repeats records, or that stays refused once there is room (C34).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_device_refuses_and_reopens_by_itself() {
+    let world = World::in_memory();
+    let (_channels, channel) = world.open(small_segments());
+    let big = || Record::new(vec![9u8; 200 << 10]);
+    committed(channel.publish(record(0), PublishOptions::default()).await);
+    for operation in [Operation::Allocate, Operation::Write, Operation::Create] {
+        world.memory().inject(operation, 0, u64::MAX, Fault::Error(std::io::ErrorKind::StorageFull));
+    }
+    let mut stored = 1;
+    let refused = loop {
+        match channel.publish(big(), PublishOptions::default()).await {
+            PublishOutcome::Committed(_) => stored += 1,
+            PublishOutcome::NotStored(not) => break not,
+            PublishOutcome::Unresolved(unresolved) => panic!("{unresolved:?}"),
+        }
+        assert!(stored < 100, "a full device takes no end of records");
+    };
+    assert_eq!(refused.error.code(), ch(30), "{}", refused.error);
+    assert_eq!(channel.status().health, crate::Health::Full);
+    world.memory().heal();
+    let by = Instant::now() + Duration::from_secs(20);
+    loop {
+        match channel.publish(record(1), PublishOptions::default()).await {
+            PublishOutcome::Committed(at) => {
+                assert_eq!(at.first, Offset(stored));
+                break;
+            }
+            _ => assert!(Instant::now() < by, "the partition reopens"),
+        }
+    }
+    assert_eq!(channel.status().health, crate::Health::Ok);
+}

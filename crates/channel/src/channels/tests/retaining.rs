@@ -1,0 +1,91 @@
+use landfall_types::{ManualClock, Timestamp};
+
+use super::*;
+
+const BIG: usize = 200 << 10;
+
+async fn fill(channel: &Channel, records: u64) {
+    for _ in 0..records {
+        committed(channel.publish(Record::new(vec![1u8; BIG]), PublishOptions::default()).await);
+    }
+}
+
+/// Runs retention now instead of at the next tick, and waits for its turn.
+async fn retain(channel: &Channel) {
+    let partition = channel.partition(P0).unwrap();
+    if let Some(committer) = partition.intake.errand(|errands| errands.retain = true) {
+        partition.threads.commit.submit(committer);
+    }
+    // The publish is claimed after the errand.
+    let outcome = channel.publish(record(0), PublishOptions::default()).await;
+    assert!(!matches!(outcome, PublishOutcome::Unresolved(_)));
+}
+
+/// Catches retention by bytes that frees nothing, too much, or comes back after a restart (C85).
+#[tokio::test(flavor = "multi_thread")]
+async fn the_oldest_segments_go_beyond_max_bytes_and_stay_gone() {
+    let world = World::on_disk();
+    let mut options = small_segments();
+    options.retention.max_bytes = Some(ByteSize::mib(3));
+    let (channels, channel) = world.open(options.clone());
+    fill(&channel, 40).await;
+    retain(&channel).await;
+    let log_start = channel.log_start(P0).unwrap();
+    assert!(log_start > Offset(20), "{log_start}");
+    let kept = read_all(&channel, P0).await;
+    assert_eq!(kept.first().map(|one| one.offset), Some(log_start));
+    let trimmed = channel.read(P0, Offset(0), 1, 1).await.unwrap_err();
+    assert!(matches!(trimmed, crate::ReadError::Trimmed { from: Offset(0), log_start: own, .. } if own == log_start));
+    channels.close();
+    for _ in 0..2 {
+        let (channels, channel) = world.open(options.clone());
+        assert!(channel.log_start(P0).unwrap() >= log_start);
+        assert_eq!(channel.tail(P0), Some(Offset(41)));
+        channels.close();
+    }
+}
+
+/// Catches retention by age that looks at another time than the last append's (C85).
+#[tokio::test(flavor = "multi_thread")]
+async fn segments_past_max_age_go() {
+    let clock = Arc::new(ManualClock::at(Timestamp(1_700_000_000_000_000)));
+    let world = World { clock: Arc::clone(&clock) as Arc<dyn Clock>, ..World::in_memory() };
+    let mut options = small_segments();
+    options.retention.max_age = Some(Duration::from_secs(60));
+    let (_channels, channel) = world.open(options);
+    fill(&channel, 12).await;
+    retain(&channel).await;
+    assert_eq!(channel.log_start(P0), Some(Offset(0)));
+    clock.advance(Duration::from_secs(61));
+    fill(&channel, 12).await;
+    retain(&channel).await;
+    let log_start = channel.log_start(P0).unwrap();
+    assert!(log_start > Offset(4) && log_start <= Offset(13), "{log_start}");
+}
+
+/// Catches retention that deletes what a pipeline still needs, and a full channel that deletes instead of refusing
+/// (C86, I12).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_consumer_holds_the_log_and_publishes_are_refused() {
+    let world = World::in_memory();
+    let mut options = small_segments();
+    options.retention.max_bytes = Some(ByteSize::mib(2));
+    options.retention.retain_consumers = true;
+    options.retention.consumers = vec!["pipeline:orders".into()];
+    let (_channels, channel) = world.open(options);
+    fill(&channel, 25).await;
+    retain(&channel).await;
+    assert_eq!(channel.log_start(P0), Some(Offset(0)));
+    let refused = not_stored(channel.publish(record(0), PublishOptions::default()).await);
+    assert_eq!(refused.error.code(), ch(23));
+    assert!(refused.error.to_string().contains("retained_for_consumers"), "{}", refused.error);
+    let (told, mut tell) = tokio::sync::mpsc::unbounded_channel();
+    channel.shared.floors.raise("pipeline:orders", vec![(P0, Offset(20))], move |result| told.send(result.is_ok()).unwrap());
+    assert_eq!(tell.recv().await, Some(true));
+    retain(&channel).await;
+    retain(&channel).await;
+    let log_start = channel.log_start(P0).unwrap();
+    assert!(log_start > Offset(0) && log_start <= Offset(20), "{log_start}");
+    committed(channel.publish(record(0), PublishOptions::default()).await);
+    assert_eq!(channel.status().consumers[0].name, "pipeline:orders");
+}

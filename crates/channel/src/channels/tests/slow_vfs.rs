@@ -1,0 +1,95 @@
+//! The in-memory file system with syncs that take time and are counted.
+
+use std::io::{self, IoSlice};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use landfall_log::{Access, DirEntry, MemoryVfs, Vfs, VfsFile};
+
+#[derive(Debug)]
+pub(super) struct SlowVfs {
+    pub(super) memory: MemoryVfs,
+    device: Arc<Device>,
+}
+
+#[derive(Debug, Default)]
+struct Device {
+    sync_micros: AtomicU64,
+    syncs: AtomicU64,
+}
+
+impl SlowVfs {
+    pub(super) fn over(memory: MemoryVfs) -> SlowVfs {
+        SlowVfs { memory, device: Arc::default() }
+    }
+
+    /// Each sync of a file takes this long from now on.
+    pub(super) fn set_sync_delay(&self, delay: Duration) {
+        self.device.sync_micros.store(delay.as_micros() as u64, Ordering::Relaxed);
+    }
+
+    /// Syncs of files so far, housekeeping's included.
+    pub(super) fn syncs(&self) -> u64 {
+        self.device.syncs.load(Ordering::Relaxed)
+    }
+}
+
+impl Vfs for SlowVfs {
+    fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn VfsFile>> {
+        let file = self.memory.open(path, access)?;
+        Ok(Arc::new(SlowFile { file, device: Arc::clone(&self.device) }))
+    }
+    fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
+        self.memory.list(dir)
+    }
+    fn create_dir_all(&self, dir: &Path) -> io::Result<()> {
+        self.memory.create_dir_all(dir)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.memory.rename(from, to)
+    }
+    fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.memory.hard_link(from, to)
+    }
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.memory.remove(path)
+    }
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.memory.sync_dir(dir)
+    }
+    fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
+        self.memory.free_bytes(dir)
+    }
+}
+
+#[derive(Debug)]
+struct SlowFile {
+    file: Arc<dyn VfsFile>,
+    device: Arc<Device>,
+}
+
+impl VfsFile for SlowFile {
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+    fn read_at(&self, into: &mut [u8], at: u64) -> io::Result<usize> {
+        self.file.read_at(into, at)
+    }
+    fn write_at(&self, from: &[IoSlice<'_>], at: u64) -> io::Result<usize> {
+        self.file.write_at(from, at)
+    }
+    fn sync_data(&self) -> io::Result<()> {
+        // The delay is the device's, not a wait for something.
+        std::thread::sleep(Duration::from_micros(self.device.sync_micros.load(Ordering::Relaxed)));
+        self.device.syncs.fetch_add(1, Ordering::Relaxed);
+        self.file.sync_data()
+    }
+    fn allocate(&self, at: u64, len: u64) -> io::Result<()> {
+        self.file.allocate(at, len)
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.file.set_len(len)
+    }
+}

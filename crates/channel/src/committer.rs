@@ -1,0 +1,429 @@
+//! The committer: the single owner of a partition's tail (C19, I5).
+//!
+//! A plain value that is moved, never shared: the queue, the run queue or a pool thread holds it. One turn claims what
+//! waits, writes it with one sync, and only then shows it to readers and answers (I1, C23, C24). Evidence of what is in
+//! flight is made before the first byte goes out and is dropped only when its outcome is known (C25, I3). While an
+//! append is uncertain nothing else is claimed, so no later record is exposed before it.
+
+mod exposure;
+mod retention;
+mod settling;
+
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use landfall_log::{Append, RefusedError, Tag, Unit, UnitBody};
+use landfall_types::{Coded, Durability, Offset, TicketNumber, Timestamp};
+
+use crate::envelope::Rows;
+use crate::error::PublishError;
+use crate::intake::{Errands, Queued};
+use crate::keys::Sequences;
+use crate::partition::{Condition, Partition, chain_text};
+use crate::status::Health;
+use crate::store::PartitionWriter;
+use crate::ticket::{Claim, Settlement};
+
+pub(crate) use retention::at_capacity;
+use settling::Unsettled;
+
+/// A claimed unit, until it is settled.
+#[derive(Debug)]
+pub(crate) struct Claimed {
+    pub(crate) queued: Queued,
+    pub(crate) first: Offset,
+    pub(crate) ticket: TicketNumber,
+    /// Records at the front that were stored before and are not part of the unit.
+    pub(crate) skipped: u32,
+}
+
+/// What the pool does with the committer next.
+#[derive(Debug)]
+pub(crate) enum After {
+    /// Nothing waits.
+    Park,
+    /// More waits: to the back of the run queue.
+    Again,
+    /// Nothing before then.
+    At(Instant),
+}
+
+#[derive(Debug)]
+pub(crate) struct Committer {
+    partition: Arc<Partition>,
+    /// None only inside a recovery.
+    writer: Option<Box<dyn PartitionWriter>>,
+    /// The offset of the next record.
+    next: Offset,
+    last_time: Timestamp,
+    next_ticket: u64,
+    unsettled: Option<Unsettled>,
+    /// Buffers that turns reuse.
+    batch: Vec<Queued>,
+    units: Vec<Unit>,
+    wake: Vec<Waker>,
+    /// How many tickets the last turn answered, and the smoothed time of a sync: what to wait for (C26).
+    answered: usize,
+    sync_time: Duration,
+}
+
+impl std::fmt::Debug for dyn PartitionWriter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("PartitionWriter")
+    }
+}
+
+/// Room given back at the end of a turn.
+#[derive(Default)]
+struct Released {
+    items: usize,
+    bytes: usize,
+    permits: usize,
+}
+
+impl Released {
+    fn add(&mut self, queued: &Queued, total: usize) {
+        self.items += 1;
+        self.bytes += queued.cost();
+        self.permits += queued.permits(total);
+    }
+}
+
+impl Committer {
+    pub(crate) fn new(
+        partition: Arc<Partition>,
+        writer: Box<dyn PartitionWriter>,
+        tail: Offset,
+        last_time: Timestamp,
+    ) -> Self {
+        partition.metrics.epoch.set(f64::from(writer.epoch().0));
+        Committer {
+            partition,
+            writer: Some(writer),
+            next: tail,
+            last_time,
+            next_ticket: 0,
+            unsettled: None,
+            batch: Vec::new(),
+            units: Vec::new(),
+            wake: Vec::new(),
+            answered: 0,
+            sync_time: Duration::ZERO,
+        }
+    }
+
+    pub(crate) fn partition(&self) -> &Arc<Partition> {
+        &self.partition
+    }
+
+    /// One pass: settle what is uncertain, or do the errands, or claim, write, sync, expose. Blocks on I/O.
+    pub(crate) fn turn(&mut self) -> After {
+        if self.unsettled.is_some() {
+            return self.settle_again();
+        }
+        self.gather();
+        let partition = Arc::clone(&self.partition);
+        let (records_max, bytes_max) = self.turn_limits();
+        let mut batch = std::mem::take(&mut self.batch);
+        if let Some(errands) = partition.intake.claim(records_max, bytes_max, &mut batch) {
+            self.batch = batch;
+            return self.run_errands(errands);
+        }
+        if batch.is_empty() {
+            self.batch = batch;
+            self.answered = 0;
+            return After::Park;
+        }
+        let after = self.append(&mut batch);
+        batch.clear();
+        self.batch = batch;
+        after
+    }
+
+    /// What an answer is worth: the writer's word, so that it is never overstated (I1).
+    fn class(&self) -> Durability {
+        self.writer.as_ref().map_or_else(|| self.partition.class(), |writer| writer.class())
+    }
+
+    fn turn_limits(&self) -> (u32, usize) {
+        let turn = &self.partition.options.turn;
+        let append_max = self.writer.as_ref().map_or(usize::MAX, |writer| writer.limits().append_bytes_max);
+        (turn.records, turn.bytes.as_usize().min(append_max))
+    }
+
+    /// Publishers that publish again as soon as they are answered would make turns alternate between one ticket and
+    /// the rest; so after a turn that answered several, give them a moment (C26). Yields, never sleeps.
+    fn gather(&mut self) {
+        const GROWTH_PAUSE: Duration = Duration::from_micros(50);
+        const PATIENCE_MAX: Duration = Duration::from_micros(500);
+        if self.answered <= 1 {
+            return;
+        }
+        let patience = (self.sync_time / 16).min(PATIENCE_MAX);
+        let start = Instant::now();
+        let (mut seen, mut grew) = (self.partition.intake.queued(), start);
+        while seen < self.answered {
+            std::thread::yield_now();
+            let now = Instant::now();
+            let queued = self.partition.intake.queued();
+            if queued > seen {
+                (seen, grew) = (queued, now);
+            }
+            if now.duration_since(start) > patience || now.duration_since(grew) > GROWTH_PAUSE {
+                break;
+            }
+        }
+    }
+
+    /// Steps 3 to 7 of C23.
+    fn append(&mut self, batch: &mut Vec<Queued>) -> After {
+        let partition = Arc::clone(&self.partition);
+        let Some(writer) = self.writer.as_mut() else { return After::Park };
+        if !writer.has_spare() {
+            // A fence must never need new space (C42). Housekeeping is behind, so this partition does its own.
+            if let Some(upkeep) = partition.upkeep() {
+                if let Err(error) = upkeep.run() {
+                    tracing::warn!(channel = %partition.channel, partition = %partition.id, code = "LF-CH0030", cause = %error, "no spare file could be made");
+                }
+            }
+        }
+        let epoch = writer.epoch();
+        let claimed_at = Instant::now();
+        let time = Timestamp(partition.clock.now().0.max(self.last_time.0));
+        let total = partition.intake.process_total();
+        let mut released = Released::default();
+        let mut units = std::mem::take(&mut self.units);
+        let mut claims: Vec<Claimed> = Vec::with_capacity(batch.len());
+        let mut next = self.next;
+        for mut queued in batch.drain(..) {
+            let skipped = match self.judge(&mut queued, next, claimed_at, &claims) {
+                Verdict::Append { skipped } => skipped,
+                Verdict::Answer(settlement) => {
+                    self.answer(&queued, settlement);
+                    released.add(&queued, total);
+                    continue;
+                }
+            };
+            let records = queued.body.records();
+            let Some(end) = next.checked_add(u64::from(records)) else {
+                let cause = RefusedError::NumbersExhausted { number: "offset", limit: u64::MAX };
+                let error = PublishError::Refused { partition: partition.id, cause: Arc::new(cause) };
+                self.answer(&queued, Settlement::NotStored(error));
+                released.add(&queued, total);
+                continue;
+            };
+            let ticket = TicketNumber(self.next_ticket);
+            if !queued.cell.claim(Claim { epoch, ticket, first: next }) {
+                // Cancelled between the queue and here; who cancelled it looked for it in the queue, in vain.
+                partition.count_cancelled(crate::error::ch(22));
+                released.add(&queued, total);
+                continue;
+            }
+            self.next_ticket += 1;
+            units.push(Unit { body: queued.body.clone(), ticket, append_time: time });
+            claims.push(Claimed { queued, first: next, ticket, skipped });
+            next = end;
+        }
+        let after = if units.is_empty() {
+            self.units = units;
+            After::Again
+        } else {
+            self.write(units, claims, claimed_at, time)
+        };
+        partition.intake.release(released.items, released.bytes, released.permits);
+        self.wake_all();
+        after
+    }
+
+    fn write(&mut self, units: Vec<Unit>, claims: Vec<Claimed>, claimed_at: Instant, time: Timestamp) -> After {
+        let partition = Arc::clone(&self.partition);
+        let Some(writer) = self.writer.as_mut() else { return After::Park };
+        let evidence = writer.evidence(units);
+        *partition.claimed.lock() = claims;
+        let written_at = Instant::now();
+        match writer.append(self.next, &evidence.units) {
+            Append::Durable { end, times } => {
+                self.last_time = time;
+                self.sync_time = (self.sync_time * 7 + times.sync) / 8;
+                partition.metrics.syncs.increment(1);
+                partition.metrics.sync_seconds.record(times.sync);
+                if times.extended_inline {
+                    partition.metrics.extend_inline.increment(1);
+                }
+                if times.rolled {
+                    partition.metrics.rolls.increment(1);
+                }
+                let stamps = exposure::Stamps { claimed_at, written_at, times };
+                let mut units = self.expose(evidence, end, stamps);
+                units.clear();
+                self.units = units;
+                self.look_after_space();
+                After::Again
+            }
+            Append::Refused(cause) => {
+                let is_full = matches!(cause, RefusedError::NoSpace { .. });
+                let cause = Arc::new(cause);
+                let text = chain_text(&*cause);
+                if is_full {
+                    self.set_full(&text);
+                } else {
+                    // The committer and its writer do not agree on the tail or on a limit: a defect, and a turn that
+                    // is refused again and again. Nothing of it was written.
+                    tracing::error!(channel = %partition.channel, partition = %partition.id, code = %cause.code(), cause = %text, "append refused");
+                }
+                if matches!(*cause, RefusedError::NumbersExhausted { .. } | RefusedError::WrongExpected { .. }) {
+                    partition.stop(text.into());
+                }
+                let error = PublishError::Refused { partition: partition.id, cause };
+                self.not_stored(error);
+                After::Again
+            }
+            Append::Uncertain(cause) => {
+                self.last_time = time;
+                self.become_uncertain(evidence, cause);
+                self.settle_again()
+            }
+        }
+    }
+
+    /// What happens to a queued unit whose records would begin at `next`.
+    fn judge(&self, queued: &mut Queued, next: Offset, now: Instant, claims: &[Claimed]) -> Verdict {
+        let refuse = |error| Verdict::Answer(Settlement::NotStored(error));
+        if let Some(first) = queued.chain.as_ref().and_then(|chain| chain.broken_by()) {
+            return refuse(PublishError::ChainBroken { first });
+        }
+        if queued.expires <= now {
+            return refuse(PublishError::DeadlineBeforeClaim { deadline: queued.deadline });
+        }
+        let mut skipped = 0;
+        if let Some(sequences) = &queued.sequences {
+            let known = sequences.known(self.last_sequence(&sequences.producer, claims));
+            let count = queued.body.records();
+            if known >= count as usize {
+                return Verdict::Answer(self.duplicate(count));
+            }
+            if known > 0 {
+                match without_front(&queued.body, sequences, known) {
+                    Some((body, left)) => (queued.body, queued.sequences, skipped) = (body, Some(left), known as u32),
+                    None => {
+                        let reason = "do not match the records".into();
+                        return refuse(PublishError::BadField { index: 0, field: "sequences", reason });
+                    }
+                }
+            }
+        }
+        if let Some(expected) = queued.expect.filter(|expected| *expected != next) {
+            return refuse(PublishError::OffsetConflict { expected, actual: next });
+        }
+        Verdict::Append { skipped }
+    }
+
+    /// The last number of a producer, in the log or in this turn.
+    fn last_sequence(&self, producer: &[u8; 16], claims: &[Claimed]) -> Option<(u64, u64)> {
+        let in_turn = claims.iter().rev().filter_map(|claimed| claimed.queued.sequences.as_ref());
+        let in_turn = in_turn.filter(|own| own.producer == *producer).find_map(|own| own.numbers.last().copied());
+        in_turn.or_else(|| self.partition.keys.lock().last(producer))
+    }
+
+    fn duplicate(&self, count: u32) -> Settlement {
+        self.partition.metrics.duplicate.increment(u64::from(count));
+        Settlement::Committed {
+            first: Offset::MAX,
+            count,
+            skipped: count,
+            epoch: self.writer.as_ref().map(|writer| writer.epoch()).unwrap_or_default(),
+            class: self.class(),
+            duplicate: true,
+            timings: Default::default(),
+        }
+    }
+
+    /// Ends a unit that is not written in this turn.
+    fn answer(&mut self, queued: &Queued, settlement: Settlement) {
+        let metrics = &self.partition.metrics;
+        metrics.in_flight.decrement(1.0);
+        match &settlement {
+            Settlement::NotStored(error) => {
+                metrics.not_stored(error.code(), 1);
+                if let Some(chain) = &queued.chain {
+                    chain.break_by(error.code());
+                }
+                if let Some((name, _)) = &queued.key {
+                    self.partition.keys.lock().release(name, &queued.cell);
+                }
+            }
+            _ => metrics.committed.increment(1),
+        }
+        queued.cell.settle(settlement, &mut self.wake);
+    }
+
+    fn wake_all(&mut self) {
+        self.wake.drain(..).for_each(Waker::wake);
+    }
+
+    fn set_full(&self, cause: &str) {
+        let partition = &self.partition;
+        if partition.condition().health != Health::Full {
+            tracing::error!(channel = %partition.channel, partition = %partition.id, offset = %self.next, code = "LF-CH0030", cause, "no room: publishes are refused until there is some");
+            let cause = Some(Arc::from(cause));
+            partition.set_condition(Condition { state: "fenced", health: Health::Full, cause });
+        }
+    }
+
+    /// Asks housekeeping for prepared space, where it is due.
+    fn look_after_space(&self) {
+        if self.partition.upkeep().is_some_and(|upkeep| upkeep.is_due()) {
+            self.partition.threads.housekeeping.call();
+        }
+    }
+
+    fn run_errands(&mut self, errands: Errands) -> After {
+        if errands.sync {
+            self.sync_written();
+        }
+        if errands.mark && self.unsettled.is_none() {
+            let result = self.writer.as_mut().map(|writer| writer.mark());
+            self.note_control(result.unwrap_or(Ok(())));
+        }
+        if errands.retain && self.unsettled.is_none() {
+            self.retain();
+        }
+        match self.unsettled {
+            Some(_) => self.settle_again(),
+            None => After::Again,
+        }
+    }
+
+    /// Ends the committer: a closing mark, if nothing is uncertain.
+    pub(crate) fn close(mut self) {
+        if self.unsettled.is_some() {
+            return;
+        }
+        if let Some(writer) = self.writer.take() {
+            if let Err(error) = writer.close() {
+                let partition = &self.partition;
+                tracing::warn!(channel = %partition.channel, partition = %partition.id, cause = %chain_text(&error), "no closing mark; the next start scans instead");
+            }
+        }
+    }
+}
+
+enum Verdict {
+    Append { skipped: u32 },
+    Answer(Settlement),
+}
+
+/// The unit without its first `known` records, which are in the log already.
+fn without_front(body: &UnitBody, sequences: &Sequences, known: usize) -> Option<(UnitBody, Sequences)> {
+    let count = body.records() as usize;
+    if sequences.numbers.len() != count || known >= count {
+        return None;
+    }
+    let mut rows = Rows::new(body.rows());
+    rows.skip_rows(known as u32).ok()?;
+    let left = sequences.part(known, count - known);
+    let rest = body.rows().slice_ref(rows.rest());
+    let body = UnitBody::new(Tag::Sequence(left.block()), body.codec(), rest, (count - known) as u32);
+    Some((body, left))
+}

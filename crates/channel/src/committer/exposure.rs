@@ -1,0 +1,136 @@
+//! What follows a successful sync, all of it in memory and infallible (C24).
+//!
+//! The order matters: ring, next offset, visible tail, keys, tail waiters, tickets. A publisher that has its answer reads
+//! its own record at once (C2), and a whole turn becomes visible by one store.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use landfall_log::{AppendTimes, Evidence, StoredUnit, Unit};
+use landfall_types::{Coded, Epoch, Offset};
+
+use super::{Committer, Released};
+use crate::error::PublishError;
+use crate::outcome::Timings;
+use crate::partition::Condition;
+use crate::status::Health;
+use crate::ticket::Settlement;
+
+/// When the turn passed its steps.
+#[derive(Clone, Copy)]
+pub(super) struct Stamps {
+    pub(super) claimed_at: Instant,
+    pub(super) written_at: Instant,
+    pub(super) times: AppendTimes,
+}
+
+impl Committer {
+    /// Shows the evidence's units to readers and answers their tickets; gives the buffer of units back.
+    pub(super) fn expose(&mut self, evidence: Evidence, end: Offset, stamps: Stamps) -> Vec<Unit> {
+        let partition = Arc::clone(&self.partition);
+        let epoch = self.writer.as_ref().map_or(evidence.epoch, |writer| writer.epoch());
+        let mut first = evidence.first;
+        let mut bytes = 0usize;
+        let origin_epoch = evidence.epoch;
+        partition.ring.push(evidence.units.iter().map(|unit| {
+            let stored = StoredUnit {
+                first,
+                records: unit.body.records(),
+                append_time: unit.append_time,
+                origin_epoch,
+                ticket: unit.ticket,
+                tag: *unit.body.tag(),
+                rows: unit.body.rows().clone(),
+            };
+            first = stored.end();
+            bytes += unit.body.encoded_len();
+            stored
+        }));
+        self.next = end;
+        partition.tail.advance(end);
+        let claims = std::mem::take(&mut *partition.claimed.lock());
+        let append_time = evidence.units.first().map(|unit| unit.append_time).unwrap_or_default();
+        if claims.iter().any(|claimed| claimed.queued.key.is_some() || claimed.queued.sequences.is_some()) {
+            let mut keys = partition.keys.lock();
+            for claimed in &claims {
+                let queued = &claimed.queued;
+                if let Some((name, body)) = queued.key {
+                    keys.commit(name, body, claimed.first, queued.body.records(), append_time);
+                }
+                if let Some((sequences, number)) =
+                    queued.sequences.as_ref().and_then(|own| own.numbers.last().map(|number| (own, *number)))
+                {
+                    keys.advance(sequences.producer, number, append_time);
+                }
+            }
+            partition.metrics.key_entries.set(keys.len() as f64);
+        }
+        partition.tail.wake();
+        let mut released = Released::default();
+        let total = partition.intake.process_total();
+        let class = self.class();
+        let visible_at = Instant::now();
+        for claimed in &claims {
+            let since = |at: Instant| at.saturating_duration_since(claimed.queued.admitted);
+            let timings = Timings {
+                claimed: since(stamps.claimed_at),
+                written: since(stamps.written_at + stamps.times.write),
+                synced: since(stamps.written_at + stamps.times.write + stamps.times.sync),
+                visible: since(visible_at),
+            };
+            let settlement = Settlement::Committed {
+                first: claimed.first,
+                count: claimed.queued.body.records() + claimed.skipped,
+                skipped: claimed.skipped,
+                epoch,
+                class,
+                duplicate: false,
+                timings,
+            };
+            claimed.queued.cell.settle(settlement, &mut self.wake);
+            released.add(&claimed.queued, total);
+        }
+        partition.intake.release(released.items, released.bytes, released.permits);
+        self.answered = claims.len();
+        // The oldest ticket of the turn stands for it in the histograms: one reading a turn, none per record.
+        if let Some(oldest) = claims.first() {
+            let metrics = &partition.metrics;
+            metrics.queue_wait_seconds.record(stamps.claimed_at.saturating_duration_since(oldest.queued.admitted));
+            metrics.ack_seconds.record(visible_at.saturating_duration_since(oldest.queued.admitted));
+            metrics.turn_records.record(end.since(evidence.first) as f64);
+            metrics.turn_bytes.record(bytes as f64);
+            metrics.committed.increment(claims.len() as u64);
+            metrics.in_flight.decrement(claims.len() as f64);
+            metrics.items_out.increment(claims.len() as u64);
+            metrics.bytes_out.increment(bytes as u64);
+            metrics.tail_offset.set(end.0 as f64);
+        }
+        if partition.condition().health == Health::Full {
+            partition.set_condition(Condition::READY);
+            tracing::info!(channel = %partition.channel, partition = %partition.id, offset = %end, "room again: publishes are taken");
+        }
+        self.wake_all();
+        evidence.units
+    }
+
+    /// The claimed units are not in the log, for good: answers them and frees their keys.
+    pub(super) fn not_stored(&mut self, error: PublishError) {
+        let partition = Arc::clone(&self.partition);
+        let claims = std::mem::take(&mut *partition.claimed.lock());
+        let mut released = Released::default();
+        let total = partition.intake.process_total();
+        for claimed in &claims {
+            self.answer(&claimed.queued, Settlement::NotStored(error.clone()));
+            released.add(&claimed.queued, total);
+        }
+        self.answered = 0;
+        partition.intake.release(released.items, released.bytes, released.permits);
+        tracing::debug!(channel = %partition.channel, partition = %partition.id, code = %error.code(), tickets = claims.len(), "not stored");
+        self.wake_all();
+    }
+
+    /// The epoch that is written now.
+    pub(super) fn epoch(&self) -> Epoch {
+        self.writer.as_ref().map(|writer| writer.epoch()).unwrap_or_default()
+    }
+}

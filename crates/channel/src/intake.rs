@@ -1,0 +1,536 @@
+//! A partition's queue: reservations, tickets in order, the gate, and the committer while it has nothing to do (C21).
+//!
+//! One short lock (I5). Bounded in items and bytes (I6): a reservation is taken before a ticket is queued and given back
+//! when it is settled. Who waits for room is served in order, up to its own deadline, and gets its payload back (I10).
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+use landfall_log::UnitBody;
+use landfall_types::{Offset, PartitionId};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::budget::ProcessBudget;
+use crate::chain::ChainId;
+use crate::committer::Committer;
+use crate::error::PublishError;
+use crate::keys::{KeyName, Sequences};
+use crate::options::{Admission, QueueLimits};
+use crate::ticket::TicketCell;
+
+/// What a queued unit costs beside its bytes.
+const UNIT_OVERHEAD_BYTES: usize = 256;
+
+/// A unit in the queue, ready to be written.
+#[derive(Debug)]
+pub(crate) struct Queued {
+    pub(crate) cell: Arc<TicketCell>,
+    pub(crate) body: UnitBody,
+    pub(crate) chain: Option<ChainId>,
+    pub(crate) expect: Option<Offset>,
+    pub(crate) key: Option<(KeyName, u64)>,
+    pub(crate) sequences: Option<Sequences>,
+    pub(crate) admitted: Instant,
+    pub(crate) expires: Instant,
+    pub(crate) deadline: Duration,
+    /// What it was admitted with; the body may lose records that were stored before.
+    pub(crate) bytes: usize,
+}
+
+impl Queued {
+    /// What it takes of the queue.
+    pub(crate) fn cost(&self) -> usize {
+        self.bytes + UNIT_OVERHEAD_BYTES
+    }
+
+    /// What it takes of the process's budget: a unit above the whole of it goes alone.
+    pub(crate) fn permits(&self, total: usize) -> usize {
+        self.cost().min(total)
+    }
+}
+
+/// Units that are handed over together: one reservation, adjacent in the queue.
+#[derive(Debug)]
+pub(crate) enum Handover {
+    One(Queued),
+    Many(Vec<Queued>),
+}
+
+impl Handover {
+    fn items(&self) -> usize {
+        match self {
+            Handover::One(_) => 1,
+            Handover::Many(units) => units.len(),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Handover::One(unit) => unit.cost(),
+            Handover::Many(units) => units.iter().map(Queued::cost).sum(),
+        }
+    }
+
+    fn permits(&self, process: &ProcessBudget) -> usize {
+        match self {
+            Handover::One(unit) => unit.permits(process.total()),
+            Handover::Many(units) => units.iter().map(|unit| unit.permits(process.total())).sum(),
+        }
+    }
+}
+
+/// Whether publishes are taken.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Gate {
+    #[default]
+    Open,
+    /// Closed for good, or until it is opened again: the answer is this.
+    Closed(PublishError),
+}
+
+/// Things to do in a turn beside writing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Errands {
+    /// See what retention may free.
+    pub(crate) retain: bool,
+    /// Write a durable mark: the partition has been quiet.
+    pub(crate) mark: bool,
+    /// Class `written`: sync.
+    pub(crate) sync: bool,
+}
+
+impl Errands {
+    fn any(self) -> bool {
+        self != Errands::default()
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Intake {
+    inside: Mutex<Inside>,
+    partition: PartitionId,
+    /// Length of the queue, for the committer's look without the lock (C26).
+    queued: AtomicUsize,
+    limits: QueueLimits,
+    admission: Admission,
+    process: ProcessBudget,
+    /// Told when nothing is queued or claimed any more.
+    pub(crate) emptied: Notify,
+}
+
+#[derive(Default)]
+struct Inside {
+    tickets: VecDeque<Queued>,
+    /// Reserved: queued, claimed, or granted to someone who is about to queue.
+    items: usize,
+    bytes: usize,
+    waiting: VecDeque<Arc<Room>>,
+    gate: Gate,
+    /// Since when an append is not settled.
+    uncertain_since: Option<Instant>,
+    parked: Option<Box<Committer>>,
+    errands: Errands,
+}
+
+impl std::fmt::Debug for Inside {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inside").field("items", &self.items).field("bytes", &self.bytes).finish_non_exhaustive()
+    }
+}
+
+/// Someone's place in the line for room.
+#[derive(Debug)]
+struct Room {
+    items: usize,
+    bytes: usize,
+    grant: Mutex<(Granted, Option<Waker>)>,
+}
+
+#[derive(Clone, Debug)]
+enum Granted {
+    No,
+    Yes,
+    Refused(PublishError),
+}
+
+/// What a look at the queue gave.
+enum Tried {
+    /// Queued; a parked committer has to run now.
+    Queued(Option<Box<Committer>>),
+    Refused(PublishError, Handover),
+    /// Room in the partition, not in the process; the room is reserved.
+    NoBytes(Handover),
+    NoRoom(Handover),
+}
+
+/// How long an append may be uncertain before new publishes are refused at once (C33).
+const UNCERTAIN_GRACE: Duration = Duration::from_secs(2);
+
+impl Intake {
+    pub(crate) fn new(
+        partition: PartitionId,
+        limits: QueueLimits,
+        admission: Admission,
+        process: ProcessBudget,
+    ) -> Self {
+        Intake {
+            partition,
+            inside: Mutex::default(),
+            queued: AtomicUsize::new(0),
+            limits,
+            admission,
+            process,
+            emptied: Notify::new(),
+        }
+    }
+
+    /// The most bytes that one hand-over may cost.
+    pub(crate) fn handover_bytes_max(&self) -> usize {
+        self.limits.bytes.as_usize().min(self.process.total() / 2)
+    }
+
+    /// The most items that one hand-over may have.
+    pub(crate) fn handover_items_max(&self) -> usize {
+        self.limits.items as usize
+    }
+
+    /// Length of the queue.
+    pub(crate) fn queued(&self) -> usize {
+        self.queued.load(Ordering::Relaxed)
+    }
+
+    /// Queues the units, after waiting for room in line if need be. `Ok`: they are queued, and the committer, if it was
+    /// parked, must be run. `Err`: none is.
+    pub(crate) async fn hand_over(
+        &self,
+        units: Handover,
+        by: Instant,
+        deadline: Duration,
+    ) -> Result<Option<Box<Committer>>, (PublishError, Handover)> {
+        let units = match self.try_hand_over(units) {
+            Tried::Queued(committer) => return Ok(committer),
+            Tried::Refused(error, units) => return Err((error, units)),
+            Tried::NoBytes(units) if self.admission == Admission::Reject => {
+                self.release(units.items(), units.bytes(), 0);
+                let what = format!("process.channels.queued_bytes: {}", self.process.total());
+                return Err((PublishError::QueueFull { partition: self.partition, what }, units));
+            }
+            Tried::NoRoom(units) if self.admission == Admission::Reject => {
+                let what = format!("queue: {} units or {}", self.limits.items, self.limits.bytes);
+                return Err((PublishError::QueueFull { partition: self.partition, what }, units));
+            }
+            Tried::NoBytes(units) => units,
+            Tried::NoRoom(units) => {
+                if let Err(error) = self.wait_for_room(&units, by, deadline).await {
+                    return Err((error, units));
+                }
+                units
+            }
+        };
+        // From here on room in the partition is ours; the guard gives it back if this future is dropped.
+        let mut room = RoomGuard { intake: self, items: units.items(), bytes: units.bytes() };
+        let permits = units.permits(&self.process);
+        if !self.process.take_by(permits, by.into()).await {
+            return Err((PublishError::DeadlineBeforeClaim { deadline }, units));
+        }
+        let mut inside = self.inside.lock();
+        if let Err(error) = inside.check_gate(self.partition) {
+            drop(inside);
+            self.process.give_back(permits);
+            return Err((error, units));
+        }
+        (room.items, room.bytes) = (0, 0);
+        Ok(self.push(&mut inside, units))
+    }
+
+    fn try_hand_over(&self, units: Handover) -> Tried {
+        let (items, bytes) = (units.items(), units.bytes());
+        let mut inside = self.inside.lock();
+        if let Err(error) = inside.check_gate(self.partition) {
+            return Tried::Refused(error, units);
+        }
+        if !inside.waiting.is_empty() || !self.fits(&inside, items, bytes) {
+            return Tried::NoRoom(units);
+        }
+        inside.items += items;
+        inside.bytes += bytes;
+        if !self.process.try_take(units.permits(&self.process)) {
+            return Tried::NoBytes(units);
+        }
+        Tried::Queued(self.push(&mut inside, units))
+    }
+
+    fn fits(&self, inside: &Inside, items: usize, bytes: usize) -> bool {
+        inside.items == 0
+            || (inside.items + items <= self.limits.items as usize
+                && inside.bytes + bytes <= self.limits.bytes.as_usize())
+    }
+
+    /// The reservation is there; cancelled tickets are left out and their room comes back with the next claim.
+    fn push(&self, inside: &mut Inside, units: Handover) -> Option<Box<Committer>> {
+        match units {
+            Handover::One(unit) => {
+                unit.cell.queue();
+                inside.tickets.push_back(unit);
+            }
+            Handover::Many(units) => inside.tickets.extend(units.into_iter().inspect(|unit| {
+                unit.cell.queue();
+            })),
+        }
+        self.queued.store(inside.tickets.len(), Ordering::Relaxed);
+        inside.parked.take()
+    }
+
+    async fn wait_for_room(&self, units: &Handover, by: Instant, deadline: Duration) -> Result<(), PublishError> {
+        let grant = Mutex::new((Granted::No, None));
+        let room = Arc::new(Room { items: units.items(), bytes: units.bytes(), grant });
+        {
+            let mut inside = self.inside.lock();
+            inside.check_gate(self.partition)?;
+            inside.waiting.push_back(Arc::clone(&room));
+        }
+        // Room may have come back between the look and the place in line.
+        self.grant();
+        let mut place = PlaceInLine { intake: self, room: &room, is_over: false };
+        let granted = poll_fn(|cx| {
+            let mut grant = room.grant.lock();
+            match &grant.0 {
+                Granted::No => {
+                    grant.1 = Some(cx.waker().clone());
+                    Poll::Pending
+                }
+                other => Poll::Ready(other.clone()),
+            }
+        });
+        match tokio::time::timeout_at(by.into(), granted).await {
+            Ok(Granted::Refused(error)) => {
+                place.is_over = true;
+                Err(error)
+            }
+            Ok(_) => {
+                place.is_over = true;
+                Ok(())
+            }
+            Err(_) => Err(PublishError::DeadlineBeforeClaim { deadline }),
+        }
+    }
+
+    /// Serves the line, as far as there is room.
+    fn grant(&self) {
+        let mut wake = Vec::new();
+        let mut inside = self.inside.lock();
+        while let Some(room) = inside.waiting.front() {
+            if !self.fits(&inside, room.items, room.bytes) {
+                break;
+            }
+            let Some(room) = inside.waiting.pop_front() else { break };
+            inside.items += room.items;
+            inside.bytes += room.bytes;
+            let mut grant = room.grant.lock();
+            grant.0 = Granted::Yes;
+            wake.extend(grant.1.take());
+        }
+        drop(inside);
+        wake.into_iter().for_each(Waker::wake);
+    }
+
+    /// Gives room back. `process_bytes`: how much of it was taken from the process's budget too.
+    pub(crate) fn release(&self, items: usize, bytes: usize, process_bytes: usize) {
+        let (is_awaited, is_empty) = {
+            let mut inside = self.inside.lock();
+            inside.items = inside.items.saturating_sub(items);
+            inside.bytes = inside.bytes.saturating_sub(bytes);
+            (!inside.waiting.is_empty(), inside.items == 0)
+        };
+        self.process.give_back(process_bytes);
+        if is_awaited {
+            self.grant();
+        }
+        if is_empty {
+            self.emptied.notify_waiters();
+        }
+    }
+
+    /// Whether anything is queued, claimed or about to be queued.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.inside.lock().items == 0
+    }
+
+    /// Takes units in order up to a turn's limits, at least one if there is one; or the errands, if there are any:
+    /// they may leave something to settle, before which nothing is claimed.
+    pub(crate) fn claim(&self, records_max: u32, bytes_max: usize, into: &mut Vec<Queued>) -> Option<Errands> {
+        let mut inside = self.inside.lock();
+        if inside.errands.any() {
+            return Some(std::mem::take(&mut inside.errands));
+        }
+        let (mut records, mut bytes) = (0u32, 0usize);
+        while let Some(next) = inside.tickets.front() {
+            records = records.saturating_add(next.body.records());
+            // A head and padding come on top of each body.
+            bytes = bytes.saturating_add(next.body.encoded_len() + 64);
+            if !into.is_empty() && (records > records_max || bytes > bytes_max) {
+                break;
+            }
+            into.extend(inside.tickets.pop_front());
+        }
+        self.queued.store(inside.tickets.len(), Ordering::Relaxed);
+        None
+    }
+
+    /// Takes a cancelled ticket out; true if it was still queued, and its room is given back.
+    pub(crate) fn remove(&self, cell: &Arc<TicketCell>) -> bool {
+        let removed = {
+            let mut inside = self.inside.lock();
+            let at = inside.tickets.iter().position(|queued| Arc::ptr_eq(&queued.cell, cell));
+            let removed = at.and_then(|at| inside.tickets.remove(at));
+            self.queued.store(inside.tickets.len(), Ordering::Relaxed);
+            removed
+        };
+        if let Some(queued) = &removed {
+            self.release(1, queued.cost(), queued.permits(self.process.total()));
+        }
+        removed.is_some()
+    }
+
+    /// Everything that is queued, for a drain that has run out of time.
+    pub(crate) fn take_all(&self) -> Vec<Queued> {
+        let mut inside = self.inside.lock();
+        self.queued.store(0, Ordering::Relaxed);
+        inside.tickets.drain(..).collect()
+    }
+
+    /// Leaves the committer here until there is work; gives it back if there is some already.
+    pub(crate) fn park(&self, committer: Box<Committer>) -> Option<Box<Committer>> {
+        let mut inside = self.inside.lock();
+        if inside.tickets.is_empty() && !inside.errands.any() {
+            inside.parked = Some(committer);
+            return None;
+        }
+        Some(committer)
+    }
+
+    /// Leaves the committer here whatever waits, for who closes the partition.
+    pub(crate) fn park_always(&self, committer: Box<Committer>) {
+        self.inside.lock().parked = Some(committer);
+    }
+
+    /// Takes the committer out for good.
+    pub(crate) fn unpark(&self) -> Option<Box<Committer>> {
+        self.inside.lock().parked.take()
+    }
+
+    /// Adds errands for the next turn; gives the committer if it was parked.
+    pub(crate) fn errand(&self, add: impl FnOnce(&mut Errands)) -> Option<Box<Committer>> {
+        let mut inside = self.inside.lock();
+        add(&mut inside.errands);
+        inside.parked.take()
+    }
+
+    /// Opens or closes the gate. Who waits for room at a closed gate is answered at once.
+    pub(crate) fn set_gate(&self, gate: Gate) {
+        let mut wake = Vec::new();
+        {
+            let mut inside = self.inside.lock();
+            if let Gate::Closed(error) = &gate {
+                for room in std::mem::take(&mut inside.waiting) {
+                    let mut grant = room.grant.lock();
+                    grant.0 = Granted::Refused(error.clone());
+                    wake.extend(grant.1.take());
+                }
+            }
+            inside.gate = gate;
+        }
+        wake.into_iter().for_each(Waker::wake);
+    }
+
+    /// Closes an open gate; one that is closed already keeps its answer.
+    pub(crate) fn close_if_open_with(&self, gate: Gate) {
+        if self.is_open() {
+            self.set_gate(gate);
+        }
+    }
+
+    pub(crate) fn close_if_open(&self, error: PublishError) {
+        self.close_if_open_with(Gate::Closed(error));
+    }
+
+    pub(crate) fn process_total(&self) -> usize {
+        self.process.total()
+    }
+
+    /// Opens a gate that `is_own` closed; another's closing stays.
+    pub(crate) fn reopen_gate(&self, is_own: impl Fn(&PublishError) -> bool) {
+        let mut inside = self.inside.lock();
+        if matches!(&inside.gate, Gate::Closed(error) if is_own(error)) {
+            inside.gate = Gate::Open;
+        }
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self.inside.lock().gate, Gate::Open)
+    }
+
+    /// An append is not settled since, or is settled.
+    pub(crate) fn set_uncertain(&self, since: Option<Instant>) {
+        self.inside.lock().uncertain_since = since;
+    }
+}
+
+impl Inside {
+    fn check_gate(&self, partition: PartitionId) -> Result<(), PublishError> {
+        if let Gate::Closed(error) = &self.gate {
+            return Err(error.clone());
+        }
+        if let Some(since) = self.uncertain_since.map(|since| since.elapsed()) {
+            if since > UNCERTAIN_GRACE {
+                return Err(PublishError::PartitionUncertain { partition, since });
+            }
+        }
+        Ok(())
+    }
+}
+
+struct RoomGuard<'a> {
+    intake: &'a Intake,
+    items: usize,
+    bytes: usize,
+}
+
+impl Drop for RoomGuard<'_> {
+    fn drop(&mut self) {
+        if self.items > 0 {
+            self.intake.release(self.items, self.bytes, 0);
+        }
+    }
+}
+
+struct PlaceInLine<'a> {
+    intake: &'a Intake,
+    room: &'a Arc<Room>,
+    is_over: bool,
+}
+
+impl Drop for PlaceInLine<'_> {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        let was_waiting = {
+            let mut inside = self.intake.inside.lock();
+            let before = inside.waiting.len();
+            inside.waiting.retain(|room| !Arc::ptr_eq(room, self.room));
+            inside.waiting.len() < before
+        };
+        if was_waiting {
+            // Who stood behind may fit where this one did not.
+            self.intake.grant();
+        } else if matches!(self.room.grant.lock().0, Granted::Yes) {
+            self.intake.release(self.room.items, self.room.bytes, 0);
+        }
+    }
+}

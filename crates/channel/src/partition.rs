@@ -1,0 +1,267 @@
+//! One partition: what its committer, publishers and readers share.
+//!
+//! The committer owns the tail (I5); everything here is memory behind short locks, or atomic. What a reader may see
+//! is the visible tail alone.
+
+use std::sync::Arc;
+
+use landfall_types::{ChannelId, Clock, Code, Durability, Offset, PartitionId};
+use parking_lot::{Mutex, RwLock};
+
+use crate::budget::ProcessBudget;
+use crate::committer::{Claimed, Committer};
+use crate::error::PublishError;
+use crate::floors::Floors;
+use crate::intake::{Gate, Intake};
+use crate::keys::{KeyName, KeyTable};
+use crate::metrics::PartitionMetrics;
+use crate::options::ChannelOptions;
+use crate::ring::TailRing;
+use crate::status::{Health, PartitionStatus};
+use crate::store::{OpenedStore, PartitionReader, PartitionStore, Upkeep};
+use crate::tail::VisibleTail;
+use crate::threads::Threads;
+
+/// Which partition, and what it shares with others.
+pub(crate) struct PartitionParts {
+    pub(crate) channel: Arc<str>,
+    pub(crate) channel_id: ChannelId,
+    pub(crate) id: PartitionId,
+    pub(crate) options: Arc<ChannelOptions>,
+    pub(crate) ring_bytes: usize,
+    pub(crate) budget: ProcessBudget,
+    pub(crate) threads: Arc<Threads>,
+    pub(crate) floors: Arc<Floors>,
+    pub(crate) clock: Arc<dyn Clock>,
+}
+
+pub(crate) struct Partition {
+    pub(crate) channel: Arc<str>,
+    pub(crate) channel_id: ChannelId,
+    pub(crate) id: PartitionId,
+    pub(crate) options: Arc<ChannelOptions>,
+    pub(crate) intake: Intake,
+    pub(crate) tail: VisibleTail,
+    pub(crate) ring: TailRing,
+    pub(crate) keys: Mutex<KeyTable>,
+    /// What the committer has claimed and not settled: a drain that runs out of time answers it.
+    pub(crate) claimed: Mutex<Vec<Claimed>>,
+    pub(crate) store: Box<dyn PartitionStore>,
+    /// None: the partition never opened.
+    reader: RwLock<Option<Arc<dyn PartitionReader>>>,
+    upkeep: RwLock<Option<Arc<dyn Upkeep>>>,
+    condition: Mutex<Condition>,
+    pub(crate) metrics: PartitionMetrics,
+    pub(crate) threads: Arc<Threads>,
+    pub(crate) floors: Arc<Floors>,
+    pub(crate) clock: Arc<dyn Clock>,
+}
+
+impl std::fmt::Debug for Partition {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Partition").field("channel", &self.channel).field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+/// What the partition can do, and why not more.
+#[derive(Clone, Debug)]
+pub(crate) struct Condition {
+    pub(crate) state: &'static str,
+    pub(crate) health: Health,
+    pub(crate) cause: Option<Arc<str>>,
+}
+
+impl Condition {
+    pub(crate) const READY: Condition = Condition { state: "ready", health: Health::Ok, cause: None };
+}
+
+impl Partition {
+    /// Opens it. One that fails is Stopped: it answers so, and its neighbours serve (C91, I13).
+    pub(crate) fn open(parts: PartitionParts, store: Box<dyn PartitionStore>) -> Arc<Partition> {
+        let opened = store.open();
+        let (tail, keys) = match &opened {
+            Ok(opened) => {
+                let keys =
+                    KeyTable::rebuilt(parts.options.keys, opened.window_start, &opened.tags, &opened.sequences);
+                (opened.tail, keys)
+            }
+            Err(landfall_log::OpenError::Stopped { readable_end, .. }) => {
+                (*readable_end, KeyTable::rebuilt(parts.options.keys, *readable_end, &[], &[]))
+            }
+            Err(_) => (Offset::ZERO, KeyTable::rebuilt(parts.options.keys, Offset::ZERO, &[], &[])),
+        };
+        let options = &parts.options;
+        let partition = Arc::new(Partition {
+            intake: Intake::new(parts.id, options.queue, options.admission, parts.budget),
+            tail: VisibleTail::at(tail),
+            ring: TailRing::new(options.ring.records, parts.ring_bytes),
+            keys: Mutex::new(keys),
+            claimed: Mutex::default(),
+            store,
+            reader: RwLock::new(None),
+            upkeep: RwLock::new(None),
+            condition: Mutex::new(Condition::READY),
+            metrics: PartitionMetrics::new(&parts.channel, parts.id),
+            channel: parts.channel,
+            channel_id: parts.channel_id,
+            id: parts.id,
+            options: parts.options,
+            threads: parts.threads,
+            floors: parts.floors,
+            clock: parts.clock,
+        });
+        match opened {
+            Ok(opened) => {
+                partition.report_opened(&opened);
+                let committer = Box::new(partition.adopt(opened));
+                if let Some(committer) = partition.intake.park(committer) {
+                    partition.threads.commit.submit(committer);
+                }
+            }
+            Err(error) => {
+                let cause: Arc<str> = chain_text(&error).into();
+                tracing::error!(channel = %partition.channel, partition = %partition.id, code = %landfall_types::Coded::code(&error), cause = %cause, "partition stopped");
+                if let landfall_log::OpenError::Stopped { reader, .. } = error {
+                    *partition.reader.write() = Some(Arc::new(*reader));
+                }
+                partition.stop(cause);
+            }
+        }
+        partition
+    }
+
+    fn report_opened(&self, opened: &OpenedStore) {
+        let (channel, partition) = (&self.channel, self.id);
+        let epoch = opened.writer.epoch();
+        tracing::info!(%channel, %partition, tail = %opened.tail, %epoch, "partition opened");
+        if opened.torn_bytes > 0 || opened.adopted_units > 0 {
+            let (torn, adopted) = (opened.torn_bytes, opened.adopted_units);
+            tracing::warn!(%channel, %partition, tail = %opened.tail, torn_bytes = torn, adopted_units = adopted, "the last run left an unfinished tail; it was settled");
+            self.metrics.opened("landfall_torn_bytes_total", torn);
+            self.metrics.opened("landfall_adopted_units_total", adopted);
+        }
+        for range in &opened.damaged {
+            tracing::error!(%channel, %partition, from = %range.start, to = %range.end, code = "LF-CH0051", "records are damaged; readers are told, nothing is deleted");
+            self.metrics.opened("landfall_damaged_offsets", range.end.since(range.start));
+        }
+        for stray in &opened.strays {
+            tracing::warn!(%channel, %partition, file = %stray, "not part of the log; left alone");
+            self.metrics.opened("landfall_stray_files_total", 1);
+        }
+        if !opened.damaged.is_empty() {
+            let cause = format!("{} damaged range(s); see `landfall log check`", opened.damaged.len());
+            *self.condition.lock() =
+                Condition { state: "ready", health: Health::Degraded, cause: Some(cause.into()) };
+        }
+    }
+
+    /// Takes a store that was just opened into use, at start or after a panic.
+    pub(crate) fn adopt(self: &Arc<Self>, opened: OpenedStore) -> Committer {
+        *self.reader.write() = Some(Arc::from(opened.reader));
+        *self.upkeep.write() = Some(Arc::from(opened.upkeep));
+        self.metrics.tail_offset.set(opened.tail.0 as f64);
+        self.metrics.log_start_offset.set(self.log_start().0 as f64);
+        Committer::new(Arc::clone(self), opened.writer, opened.tail, opened.last_append_time)
+    }
+
+    pub(crate) fn reader(&self) -> Option<Arc<dyn PartitionReader>> {
+        self.reader.read().clone()
+    }
+
+    pub(crate) fn upkeep(&self) -> Option<Arc<dyn Upkeep>> {
+        self.upkeep.read().clone()
+    }
+
+    pub(crate) fn log_start(&self) -> Offset {
+        self.reader().map_or(Offset::ZERO, |reader| reader.log_start())
+    }
+
+    pub(crate) fn class(&self) -> Durability {
+        self.options.durability
+    }
+
+    pub(crate) fn condition(&self) -> Condition {
+        self.condition.lock().clone()
+    }
+
+    pub(crate) fn set_condition(&self, condition: Condition) {
+        *self.condition.lock() = condition;
+    }
+
+    /// Nothing is taken any more until it is repaired; reading goes on (C33).
+    pub(crate) fn stop(&self, cause: Arc<str>) {
+        let closed = PublishError::PartitionStopped { partition: self.id, cause: Arc::clone(&cause) };
+        self.set_condition(Condition { state: "stopped", health: Health::Stopped, cause: Some(cause) });
+        self.intake.set_gate(Gate::Closed(closed.clone()));
+        for queued in self.intake.take_all() {
+            self.refuse(queued, closed.clone());
+        }
+    }
+
+    /// Answers a queued unit NotStored and gives its room back.
+    pub(crate) fn refuse(&self, queued: crate::intake::Queued, error: PublishError) {
+        use crate::ticket::Settlement;
+        if let Some((name, _)) = &queued.key {
+            self.keys.lock().release(name, &queued.cell);
+        }
+        if let Some(chain) = &queued.chain {
+            chain.break_by(landfall_types::Coded::code(&error));
+        }
+        self.metrics.not_stored(landfall_types::Coded::code(&error), 1);
+        self.metrics.in_flight.decrement(1.0);
+        let mut wake = Vec::new();
+        queued.cell.settle(Settlement::NotStored(error), &mut wake);
+        self.intake.release(1, queued.cost(), queued.permits(self.intake.process_total()));
+        wake.into_iter().for_each(std::task::Waker::wake);
+    }
+
+    /// A ticket was cancelled by its last holder: it leaves the queue, and its key is free.
+    pub(crate) fn forget_cancelled(
+        &self,
+        cell: &Arc<crate::ticket::TicketCell>,
+        key: Option<KeyName>,
+        code: Code,
+    ) {
+        if let Some(name) = key {
+            self.keys.lock().release(&name, cell);
+        }
+        if self.intake.remove(cell) {
+            self.count_cancelled(code);
+        }
+    }
+
+    pub(crate) fn count_cancelled(&self, code: Code) {
+        self.metrics.in_flight.decrement(1.0);
+        if code.number() == 22 {
+            self.metrics.cancelled.increment(1);
+        } else {
+            self.metrics.not_stored(code, 1);
+        }
+    }
+
+    pub(crate) fn status(&self) -> PartitionStatus {
+        let condition = self.condition();
+        PartitionStatus {
+            partition: self.id,
+            tail: self.tail.get(),
+            log_start: self.log_start(),
+            state: condition.state,
+            cause: condition.cause.map(|cause| cause.to_string()),
+        }
+    }
+}
+
+/// An error with its sources, for a log line or a status.
+pub(crate) fn chain_text(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let more = cause.to_string();
+        if !text.contains(&more) {
+            text.push_str(": ");
+            text.push_str(&more);
+        }
+        source = cause.source();
+    }
+    text
+}
