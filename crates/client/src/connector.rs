@@ -73,6 +73,21 @@ fn root_of(mut error: &(dyn std::error::Error + 'static)) -> String {
     error.to_string()
 }
 
+/// Ends the request stream of an RPC that is given up, at whatever point: the transport keeps an RPC for as
+/// long as either direction of it is in use.
+#[derive(Debug)]
+struct RequestStream {
+    shared: Arc<Shared>,
+    sub_stream: u16,
+    rpc: u64,
+}
+
+impl Drop for RequestStream {
+    fn drop(&mut self) {
+        self.shared.sub_stream(self.sub_stream).end_rpc(self.rpc);
+    }
+}
+
 /// An RPC whose create was answered.
 #[derive(Debug)]
 pub(crate) struct OpenRpc {
@@ -81,6 +96,7 @@ pub(crate) struct OpenRpc {
     pub(crate) is_landfall: bool,
     /// The connection, to be used again.
     pub(crate) channel: Channel,
+    _request: RequestStream,
 }
 
 /// Checks an endpoint and makes it ready to connect.
@@ -159,6 +175,7 @@ impl Connector {
             };
             phase = "response headers";
             let rpc = shared.sub_stream(sub_stream).begin_rpc();
+            let request_stream = RequestStream { shared: Arc::clone(shared), sub_stream, rpc };
             let outbound = Outbound::new(Arc::clone(shared), sub_stream, rpc, self.create(&shared.table));
             let request = self.request(&shared.table, outbound).map_err(Failure::never)?;
             let mut client = client(channel.clone(), shared.options.compression);
@@ -169,7 +186,7 @@ impl Connector {
             phase = "the answer to create";
             let answer = responses.message().await.map_err(|status| Failure::status(&status, sub_stream))?;
             check_answer(answer, sub_stream)?;
-            Ok(OpenRpc { responses, is_landfall, channel })
+            Ok(OpenRpc { responses, is_landfall, channel, _request: request_stream })
         };
         match tokio::time::timeout(timeout, attempt).await {
             Ok(result) => result,

@@ -97,7 +97,6 @@ pub enum AckDurability {
 
 /// A call is committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "an ack tells the durability class"]
 pub struct Ack {
     /// The call.
     pub id: MessageId,

@@ -137,6 +137,21 @@ impl SubStream {
         rpc
     }
 
+    /// An RPC is given up: its request stream ends, if it is still the present one.
+    pub(crate) fn end_rpc(&self, rpc: u64) {
+        let sender = {
+            let mut section = self.section.lock();
+            if section.rpc != rpc {
+                return;
+            }
+            section.flow = Flow::HalfClosing;
+            section.sender.take()
+        };
+        if let Some(sender) = sender {
+            sender.wake();
+        }
+    }
+
     /// Sets whether frames may go out.
     pub(crate) fn set_flow(&self, flow: Flow) {
         let sender = {
