@@ -22,6 +22,17 @@ pub enum RefusedError {
         #[source]
         source: Option<io::Error>,
     },
+    /// Space for the append, or a spare file, could not be prepared for another reason than a full device.
+    #[error("preparing {needed} bytes in {dir} failed: look at the device, publishing resumes by itself")]
+    Unprepared {
+        /// The partition's directory.
+        dir: PathBuf,
+        /// What the append needed.
+        needed: u64,
+        /// What the device said.
+        #[source]
+        source: io::Error,
+    },
     /// The caller's idea of the tail is not the writer's.
     #[error("append at offset {expected} refused: the tail is {actual}")]
     WrongExpected {
@@ -280,7 +291,7 @@ const fn ch(number: u16) -> Code {
 impl Coded for RefusedError {
     fn code(&self) -> Code {
         match self {
-            RefusedError::NoSpace { .. } => ch(30),
+            RefusedError::NoSpace { .. } | RefusedError::Unprepared { .. } => ch(30),
             RefusedError::WrongExpected { .. } => ch(13),
             RefusedError::EmptyUnit => ch(3),
             RefusedError::TooLarge { .. } => ch(2),
@@ -291,7 +302,9 @@ impl Coded for RefusedError {
 
     fn kind(&self) -> Kind {
         match self {
-            RefusedError::NoSpace { .. } | RefusedError::Unsettled { .. } => Kind::Unavailable,
+            RefusedError::NoSpace { .. } | RefusedError::Unprepared { .. } | RefusedError::Unsettled { .. } => {
+                Kind::Unavailable
+            }
             RefusedError::WrongExpected { .. } => Kind::Conflict,
             RefusedError::EmptyUnit | RefusedError::TooLarge { .. } => Kind::Invalid,
             RefusedError::NumbersExhausted { .. } => Kind::Internal,
@@ -300,7 +313,9 @@ impl Coded for RefusedError {
 
     fn retry(&self) -> Retry {
         match self {
-            RefusedError::NoSpace { .. } | RefusedError::Unsettled { .. } => Retry::Later,
+            RefusedError::NoSpace { .. } | RefusedError::Unprepared { .. } | RefusedError::Unsettled { .. } => {
+                Retry::Later
+            }
             _ => Retry::Never,
         }
     }

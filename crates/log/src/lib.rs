@@ -47,9 +47,9 @@ pub use outcome::{
 pub use prepare::Preparer;
 pub use read::{Budget, Located, LogReader, Page, VisibleTail};
 pub use unit::{Codec, SequenceBlock, StoredUnit, Tag, Unit, UnitBody};
-pub use vfs::{Access, DirEntry, DiskVfs, MemoryVfs, Vfs, VfsFile};
+pub use vfs::{Access, DirEntry, DiskVfs, Vfs, VfsFile};
 #[cfg(any(test, feature = "testing"))]
-pub use vfs::{Fault, Loss, Operation};
+pub use vfs::{Fault, Loss, MemoryVfs, Operation};
 pub use writer::LogWriter;
 
 /// The largest body of a unit that the format allows: the batch limit's upper bound and the fields in front of it.

@@ -54,8 +54,7 @@ pub struct LogOptions {
     /// A segment rolls before it would pass this. 1 MiB to 4 GiB in configuration; the log itself takes less,
     /// down to what one append needs.
     pub segment_bytes: ByteSize,
-    /// `Fsync` or `Written`. `Memory` is a log over an in-memory file system, which is `Fsync` of nothing durable:
-    /// the class named here is what the writer reports.
+    /// `Fsync` or `Written`; a channel of class `memory` has no log.
     pub durability: Durability,
     /// Time stamps of headers and marks.
     pub clock: Arc<dyn Clock>,

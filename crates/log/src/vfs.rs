@@ -1,9 +1,10 @@
 //! All file access of the log goes through [`Vfs`], so that faults and power cuts can be tested (C99).
 //!
-//! [`DiskVfs`] is the machine's file system. [`MemoryVfs`] keeps files in memory; with the feature `testing` it also
-//! tells synced from unsynced bytes, cuts the power and injects faults.
+//! [`DiskVfs`] is the machine's file system. With the feature `testing` there is one in memory that tells
+//! synced from unsynced bytes, cuts the power and injects faults.
 
 mod disk;
+#[cfg(any(test, feature = "testing"))]
 mod memory;
 
 use std::fmt::Debug;
@@ -12,9 +13,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use disk::DiskVfs;
-pub use memory::MemoryVfs;
 #[cfg(any(test, feature = "testing"))]
-pub use memory::{Fault, Loss, Operation};
+pub use memory::{Fault, Loss, MemoryVfs, Operation};
 
 /// A directory entry.
 #[derive(Clone, Debug, PartialEq, Eq)]

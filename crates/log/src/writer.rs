@@ -256,7 +256,11 @@ impl LogWriter {
     }
 
     fn no_space(&self, needed: u64, source: Option<std::io::Error>) -> RefusedError {
-        RefusedError::NoSpace { dir: self.catalog.dir.clone(), needed, source }
+        let dir = self.catalog.dir.clone();
+        match source {
+            Some(source) if !is_no_space(&source) => RefusedError::Unprepared { dir, needed, source },
+            source => RefusedError::NoSpace { dir, needed, source },
+        }
     }
 
     fn write(

@@ -1,8 +1,7 @@
 //! Files in memory, with the device's side of the story.
 //!
 //! For each file it keeps what an unsynced write has replaced, per 512-byte sector, and for each directory which
-//! entries no sync has confirmed. A power cut takes any of that back. A volatile one keeps no such record, for channels of
-//! class `memory`.
+//! entries no sync has confirmed. A power cut takes any of that back.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, IoSlice};
@@ -13,24 +12,8 @@ use parking_lot::Mutex;
 
 use super::{Access, DirEntry, Vfs, VfsFile};
 
-#[cfg(any(test, feature = "testing"))]
 mod faults;
-#[cfg(any(test, feature = "testing"))]
 pub use faults::{Fault, Loss, Operation};
-
-#[cfg(not(any(test, feature = "testing")))]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Operation {
-    Create,
-    Read,
-    Write,
-    Sync,
-    Rename,
-    Link,
-    Remove,
-    DirSync,
-    Allocate,
-}
 
 const SECTOR: usize = 512;
 
@@ -42,7 +25,6 @@ pub struct MemoryVfs {
 
 #[derive(Clone, Debug, Default)]
 struct State {
-    is_volatile: bool,
     inodes: HashMap<u64, Inode>,
     next_inode: u64,
     /// What a process sees.
@@ -51,7 +33,6 @@ struct State {
     durable_names: BTreeMap<PathBuf, u64>,
     /// Name changes that no directory sync has confirmed, in order: the name and what it then meant.
     pending_names: Vec<(PathBuf, Option<u64>)>,
-    #[cfg(any(test, feature = "testing"))]
     faults: faults::Faults,
 }
 
@@ -66,16 +47,12 @@ struct Inode {
 /// What the fault plan says of a call.
 enum Verdict {
     Go,
-    #[cfg_attr(not(any(test, feature = "testing")), expect(dead_code, reason = "without a plan nothing fails"))]
     Fail(io::Error),
     /// Only so many bytes; then the error, if there is one.
-    #[cfg(any(test, feature = "testing"))]
     Short(usize, Option<io::Error>),
     /// Do it, then say it failed.
-    #[cfg(any(test, feature = "testing"))]
     DoThenFail(io::Error),
     /// Say it was done, and do not make it durable.
-    #[cfg(any(test, feature = "testing"))]
     Pretend,
 }
 
@@ -83,13 +60,6 @@ impl MemoryVfs {
     /// An empty file system that keeps synced and unsynced bytes apart.
     pub fn new() -> Self {
         Self::default()
-    }
-
-    /// An empty file system of which a power cut leaves nothing; it costs no bookkeeping.
-    pub fn volatile() -> Self {
-        let vfs = Self::default();
-        vfs.state.lock().is_volatile = true;
-        vfs
     }
 
     /// The whole of a file.
@@ -104,12 +74,6 @@ fn not_found(path: &Path) -> io::Error {
 }
 
 impl State {
-    #[cfg(not(any(test, feature = "testing")))]
-    fn verdict(&mut self, _: Operation, _: usize) -> Verdict {
-        Verdict::Go
-    }
-
-    #[cfg(any(test, feature = "testing"))]
     fn verdict(&mut self, operation: Operation, bytes: usize) -> Verdict {
         self.faults.verdict(operation, bytes)
     }
@@ -132,9 +96,7 @@ impl State {
             Some(inode) => self.names.insert(path.to_path_buf(), inode),
             None => self.names.remove(path),
         };
-        if !self.is_volatile {
-            self.pending_names.push((path.to_path_buf(), inode));
-        }
+        self.pending_names.push((path.to_path_buf(), inode));
     }
 
     fn confirm_names(&mut self, dir: &Path) {
@@ -169,10 +131,8 @@ impl Inode {
         }
     }
 
-    fn write(&mut self, from: &[u8], at: usize, is_volatile: bool) {
-        if !is_volatile {
-            self.before_write(at, from.len());
-        }
+    fn write(&mut self, from: &[u8], at: usize) {
+        self.before_write(at, from.len());
         if self.bytes.len() < at + from.len() {
             self.bytes.resize(at + from.len(), 0);
         }
@@ -184,8 +144,8 @@ impl Inode {
         self.durable_len = self.bytes.len();
     }
 
-    fn set_len(&mut self, len: usize, is_volatile: bool) {
-        if !is_volatile && len < self.bytes.len() {
+    fn set_len(&mut self, len: usize) {
+        if len < self.bytes.len() {
             self.before_write(len, self.bytes.len() - len);
         }
         self.bytes.resize(len, 0);
@@ -207,16 +167,15 @@ impl MemoryFile {
         &self,
         operation: Operation,
         bytes: usize,
-        act: impl FnOnce(&mut Inode, bool, Verdict) -> io::Result<T>,
+        act: impl FnOnce(&mut Inode, Verdict) -> io::Result<T>,
     ) -> io::Result<T> {
         let mut state = self.state.lock();
         let verdict = match state.verdict(operation, bytes) {
             Verdict::Fail(error) => return Err(error),
             verdict => verdict,
         };
-        let is_volatile = state.is_volatile;
         let inode = state.inodes.get_mut(&self.inode).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
-        act(inode, is_volatile, verdict)
+        act(inode, verdict)
     }
 }
 
@@ -278,12 +237,10 @@ impl Vfs for MemoryVfs {
     fn remove(&self, path: &Path) -> io::Result<()> {
         let mut state = self.state.lock();
         state.check(Operation::Remove)?;
-        let inode = state.names.get(path).copied().ok_or_else(|| not_found(path))?;
-        state.name(path, None);
-        if state.is_volatile && !state.names.values().any(|other| *other == inode) {
-            // Open handles of a volatile file read as gone; its log drops segments before it frees them.
-            state.inodes.remove(&inode);
+        if !state.names.contains_key(path) {
+            return Err(not_found(path));
         }
+        state.name(path, None);
         Ok(())
     }
 
@@ -292,12 +249,10 @@ impl Vfs for MemoryVfs {
         match state.verdict(Operation::DirSync, 0) {
             Verdict::Go => state.confirm_names(dir),
             Verdict::Fail(error) => return Err(error),
-            #[cfg(any(test, feature = "testing"))]
             Verdict::DoThenFail(error) => {
                 state.confirm_names(dir);
                 return Err(error);
             }
-            #[cfg(any(test, feature = "testing"))]
             Verdict::Pretend | Verdict::Short(..) => {}
         }
         Ok(())
@@ -317,7 +272,7 @@ impl VfsFile for MemoryFile {
 
     fn read_at(&self, into: &mut [u8], at: u64) -> io::Result<usize> {
         let at = as_index(at)?;
-        self.with(Operation::Read, into.len(), |inode, _, _| {
+        self.with(Operation::Read, into.len(), |inode, _| {
             let there = inode.bytes.get(at..).unwrap_or_default();
             let len = there.len().min(into.len());
             into[..len].copy_from_slice(&there[..len]);
@@ -328,16 +283,15 @@ impl VfsFile for MemoryFile {
     fn write_at(&self, from: &[IoSlice<'_>], at: u64) -> io::Result<usize> {
         let total: usize = from.iter().map(|part| part.len()).sum();
         let start = as_index(at)?;
-        self.with(Operation::Write, total, |inode, is_volatile, verdict| {
+        self.with(Operation::Write, total, |inode, verdict| {
             let (take, error) = match verdict {
-                #[cfg(any(test, feature = "testing"))]
                 Verdict::Short(take, error) => (take.min(total), error),
                 _ => (total, None),
             };
             let mut done = 0;
             for part in from {
                 let part = &part[..part.len().min(take - done)];
-                inode.write(part, start + done, is_volatile);
+                inode.write(part, start + done);
                 done += part.len();
             }
             match error {
@@ -348,13 +302,11 @@ impl VfsFile for MemoryFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.with(Operation::Sync, 0, |inode, _, verdict| match verdict {
-            #[cfg(any(test, feature = "testing"))]
+        self.with(Operation::Sync, 0, |inode, verdict| match verdict {
             Verdict::DoThenFail(error) => {
                 inode.sync();
                 Err(error)
             }
-            #[cfg(any(test, feature = "testing"))]
             Verdict::Pretend => Ok(()),
             _ => {
                 inode.sync();
@@ -365,9 +317,9 @@ impl VfsFile for MemoryFile {
 
     fn allocate(&self, at: u64, len: u64) -> io::Result<()> {
         let end = as_index(at.saturating_add(len))?;
-        self.with(Operation::Allocate, 0, |inode, is_volatile, _| {
+        self.with(Operation::Allocate, 0, |inode, _| {
             if inode.bytes.len() < end {
-                inode.set_len(end, is_volatile);
+                inode.set_len(end);
             }
             Ok(())
         })
@@ -375,8 +327,8 @@ impl VfsFile for MemoryFile {
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         let len = as_index(len)?;
-        self.with(Operation::Allocate, 0, |inode, is_volatile, _| {
-            inode.set_len(len, is_volatile);
+        self.with(Operation::Allocate, 0, |inode, _| {
+            inode.set_len(len);
             Ok(())
         })
     }

@@ -1,4 +1,10 @@
 //! The log as its users meet it: over the in-memory file system with faults and power cuts, and on disk.
 
 mod append;
+mod crash;
+mod damage;
+mod fence;
+mod hostile;
+mod model;
 mod support;
+mod trim;
