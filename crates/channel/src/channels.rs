@@ -94,7 +94,11 @@ impl Channels {
         clock: Arc<dyn Clock>,
     ) -> Result<Channels, OpenError> {
         let vfs: Arc<dyn Vfs> = Arc::new(DiskVfs);
-        let reserve = DiskReserve { dir: data_dir.to_path_buf(), bytes: directory::reserve(data_dir, &process), vfs: Arc::clone(&vfs) };
+        let reserve = DiskReserve {
+            dir: data_dir.to_path_buf(),
+            bytes: directory::reserve(data_dir, &process),
+            vfs: Arc::clone(&vfs),
+        };
         Self::open_on(vfs, Some(reserve), data_dir, configs, process, state, clock)
     }
 
@@ -108,9 +112,7 @@ impl Channels {
         state: StateHandle,
         clock: Arc<dyn Clock>,
     ) -> Result<Channels, OpenError> {
-        let process = process
-            .validated()
-            .map_err(|cause| OpenError::Option { channel: "process".into(), cause })?;
+        let process = process.validated().map_err(|cause| OpenError::Option { channel: "process".into(), cause })?;
         let dir = data_dir.join("channels");
         directory::make(&dir)?;
         let shared = Arc::new(Shared {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use landfall_log::{RefusedError, UncertainCause};
-use landfall_types::{ByteSize, Code, Coded, Kind, Offset, PartitionId, Retry};
+use landfall_types::{ByteSize, Code, Coded, Epoch, Kind, Offset, PartitionId, Retry};
 
 use crate::options::OptionError;
 
@@ -271,6 +271,21 @@ pub enum ReadError {
         #[source]
         cause: Arc<dyn std::error::Error + Send + Sync>,
     },
+    /// The log holds other records under these offsets than when the cursor was taken (C63).
+    #[error(
+        "partition {partition}: the record before offset {offset} was of epoch {expected}, the log has {found} there: it was \
+         restored from a copy or lost its unsynced tail; choose a new position"
+    )]
+    HistoryChanged {
+        /// The partition.
+        partition: PartitionId,
+        /// The cursor.
+        offset: Offset,
+        /// The epoch of the record before it when the cursor was taken.
+        expected: Epoch,
+        /// What is there now.
+        found: String,
+    },
     /// The process has its fill of subscriptions.
     #[error("{limit} subscriptions are open, which is the limit: close some, or raise process.channels.subscriptions")]
     TooManySubscribers {
@@ -298,6 +313,7 @@ impl Coded for ReadError {
             ReadError::Trimmed { .. } => ch(50),
             ReadError::Damaged { .. } => ch(51),
             ReadError::Failed { .. } => ch(59),
+            ReadError::HistoryChanged { .. } => ch(52),
             ReadError::TooManySubscribers { .. } => ch(57),
             ReadError::NotOpen { .. } => ch(33),
             ReadError::Closed => ch(34),
@@ -306,9 +322,10 @@ impl Coded for ReadError {
 
     fn kind(&self) -> Kind {
         match self {
-            ReadError::UnknownPartition { .. } | ReadError::PastTail { .. } | ReadError::Trimmed { .. } => {
-                Kind::Invalid
-            }
+            ReadError::UnknownPartition { .. }
+            | ReadError::PastTail { .. }
+            | ReadError::Trimmed { .. }
+            | ReadError::HistoryChanged { .. } => Kind::Invalid,
             ReadError::Damaged { .. } | ReadError::NotOpen { .. } => Kind::Internal,
             ReadError::Failed { .. } | ReadError::TooManySubscribers { .. } => Kind::Unavailable,
             ReadError::Closed => Kind::Closed,

@@ -38,7 +38,9 @@ impl Floors {
                 Some((partition, name, offset)) => {
                     known.entry(name).or_default().insert(partition, offset);
                 }
-                None => tracing::error!(%channel, bytes = key.len(), code = "LF-CH0058", "a consumer's floor cannot be read; it is left alone"),
+                None => {
+                    tracing::error!(%channel, bytes = key.len(), code = "LF-CH0058", "a consumer's floor cannot be read; it is left alone")
+                }
             }
         }
         Ok(Floors { channel, state, known: Mutex::new(known) })
@@ -128,9 +130,8 @@ fn read_row(key: &[u8], value: &[u8]) -> Option<(PartitionId, String, Offset)> {
     let name = std::str::from_utf8(name).ok().filter(|name| !name.is_empty() && name.len() <= NAME_BYTES_MAX)?;
     let (version, offset) = value.split_first()?;
     let offset: [u8; 8] = offset.try_into().ok()?;
-    (*version == VERSION).then(|| {
-        (PartitionId(u32::from_be_bytes(*partition)), name.to_owned(), Offset(u64::from_le_bytes(offset)))
-    })
+    (*version == VERSION)
+        .then(|| (PartitionId(u32::from_be_bytes(*partition)), name.to_owned(), Offset(u64::from_le_bytes(offset))))
 }
 
 #[cfg(test)]

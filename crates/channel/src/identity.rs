@@ -71,7 +71,8 @@ impl Identity {
 
     /// The options of a channel that the configuration does not name.
     pub(crate) fn options(&self) -> ChannelOptions {
-        let mut options = ChannelOptions { partitions: self.partitions, durability: self.durability, ..Default::default() };
+        let mut options =
+            ChannelOptions { partitions: self.partitions, durability: self.durability, ..Default::default() };
         options.format = self.format;
         options.retention.max_age = self.max_age;
         options.retention.max_bytes = self.max_bytes;
@@ -114,7 +115,8 @@ impl Identity {
     }
 
     fn text(&self) -> String {
-        let mut text = String::from("# Written by landfall. Identity of this channel: without it the records cannot be opened.\n");
+        let mut text =
+            String::from("# Written by landfall. Identity of this channel: without it the records cannot be opened.\n");
         let mut line = |key: &str, value: String| {
             text.push_str(key);
             text.push_str(": ");

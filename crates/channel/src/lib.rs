@@ -34,7 +34,7 @@ mod tail;
 mod threads;
 mod ticket;
 
-pub use adaptors::{ChannelDeadLetters, ChannelLane, ChannelSink, ChannelSinkOptions, ChannelSource};
+pub use adaptors::{ChannelDeadLetters, ChannelLane, ChannelSink, ChannelSinkOptions, ChannelSource, ChannelWriter};
 pub use chain::ChainId;
 pub use channel::{Channel, PublishOptions};
 pub use channels::{Channels, DrainReport, LeftOver};

@@ -81,8 +81,7 @@ impl Partition {
         let opened = store.open();
         let (tail, keys) = match &opened {
             Ok(opened) => {
-                let keys =
-                    KeyTable::rebuilt(parts.options.keys, opened.window_start, &opened.tags, &opened.sequences);
+                let keys = KeyTable::rebuilt(parts.options.keys, opened.window_start, &opened.tags, &opened.sequences);
                 (opened.tail, keys)
             }
             Err(landfall_log::OpenError::Stopped { readable_end, .. }) => {
@@ -150,8 +149,7 @@ impl Partition {
         }
         if !opened.damaged.is_empty() {
             let cause = format!("{} damaged range(s); see `landfall log check`", opened.damaged.len());
-            *self.condition.lock() =
-                Condition { state: "ready", health: Health::Degraded, cause: Some(cause.into()) };
+            *self.condition.lock() = Condition { state: "ready", health: Health::Degraded, cause: Some(cause.into()) };
         }
     }
 
@@ -216,12 +214,7 @@ impl Partition {
     }
 
     /// A ticket was cancelled by its last holder: it leaves the queue, and its key is free.
-    pub(crate) fn forget_cancelled(
-        &self,
-        cell: &Arc<crate::ticket::TicketCell>,
-        key: Option<KeyName>,
-        code: Code,
-    ) {
+    pub(crate) fn forget_cancelled(&self, cell: &Arc<crate::ticket::TicketCell>, key: Option<KeyName>, code: Code) {
         if let Some(name) = key {
             self.keys.lock().release(&name, cell);
         }

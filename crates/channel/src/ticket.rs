@@ -317,11 +317,8 @@ impl Pending {
         self.break_chain(&cause);
         self.partition.metrics.unresolved(&cause);
         // A ticket that others keep in the queue has no number yet; the tail of this moment says from where to look.
-        let claim = claim.unwrap_or(Claim {
-            epoch: Epoch::ZERO,
-            ticket: TicketNumber::MAX,
-            first: self.partition.tail.get(),
-        });
+        let claim =
+            claim.unwrap_or(Claim { epoch: Epoch::ZERO, ticket: TicketNumber::MAX, first: self.partition.tail.get() });
         let reference = Reference {
             channel: self.partition.channel_id,
             partition: self.partition.id,

@@ -387,10 +387,11 @@ impl Channel {
         let mut together: Vec<Queued> = Vec::new();
         let mut bytes = 0usize;
         for unit in units {
-            let sequences = call.options.sequences.as_ref().map(|own| Sequences {
-                producer: own.producer,
-                numbers: unit.numbers.clone().into(),
-            });
+            let sequences = call
+                .options
+                .sequences
+                .as_ref()
+                .map(|own| Sequences { producer: own.producer, numbers: unit.numbers.clone().into() });
             match self.prepare(partition, unit.records, sequences, call).await {
                 Err(ticket) => tickets.push((ticket, unit.indexes)),
                 Ok(Prepared { queued, ticket }) => {

@@ -69,7 +69,10 @@ impl Committer {
         let decision = decide(retention, share, &segments, floor, partition.clock.now());
         if decision.is_held {
             let most = share.unwrap_or_default();
-            let reason = format!("retained_for_consumers: a consumer holds the log from offset {} on and max_bytes leaves {most} for this partition; advance the consumer or raise max_bytes", floor.unwrap_or_default());
+            let reason = format!(
+                "retained_for_consumers: a consumer holds the log from offset {} on and max_bytes leaves {most} for this partition; advance the consumer or raise max_bytes",
+                floor.unwrap_or_default()
+            );
             if partition.intake.is_open() {
                 tracing::warn!(channel = %partition.channel, partition = %partition.id, code = "LF-CH0023", %reason, "publishes are refused");
             }
@@ -128,7 +131,8 @@ mod tests {
     #[test]
     fn whole_segments_go_oldest_first_and_never_the_active_one() {
         let by_bytes = Retention { max_bytes: Some(ByteSize(250)), ..Retention::default() };
-        let go = |retention: &Retention, share, floor, now| decide(retention, share, &segments(), floor, Timestamp(now));
+        let go =
+            |retention: &Retention, share, floor, now| decide(retention, share, &segments(), floor, Timestamp(now));
         assert_eq!(go(&by_bytes, Some(250), None, 0), Decision { before: Offset(20), is_held: false });
         assert_eq!(go(&by_bytes, Some(1), None, 0).before, Offset(30), "the active one stays");
         assert_eq!(go(&by_bytes, Some(400), None, 0).before, Offset(0));

@@ -45,11 +45,7 @@ impl Committer {
         tracing::warn!(channel = %partition.channel, partition = %partition.id, offset = %first, units, epoch = %evidence.epoch, code = "LF-CH0032", cause = %text, "append uncertain: settling it");
         let now = Instant::now();
         partition.intake.set_uncertain(Some(now));
-        partition.set_condition(Condition {
-            state: "uncertain",
-            health: Health::Uncertain,
-            cause: Some(text.into()),
-        });
+        partition.set_condition(Condition { state: "uncertain", health: Health::Uncertain, cause: Some(text.into()) });
         let cause = Arc::new(cause);
         self.unsettled = Some(Unsettled { evidence, cause, since: now, attempts: 0, keeps_failed: 0, next: now });
     }
@@ -157,9 +153,8 @@ impl Committer {
                     .into_iter()
                     .map(|claimed| {
                         let claim = claimed.queued.cell.claimed();
-                        let located = claim.map(|claim| {
-                            opened.reader.locate(claimed.first, claim.epoch, claimed.ticket, upto)
-                        });
+                        let located =
+                            claim.map(|claim| opened.reader.locate(claimed.first, claim.epoch, claimed.ticket, upto));
                         (claimed, matches!(located, Some(Ok(Located::There { .. }))))
                     })
                     .collect();

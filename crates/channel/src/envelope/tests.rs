@@ -41,16 +41,8 @@ fn any_record() -> impl Strategy<Value = Record> {
         prop::option::of(any::<u32>()),
         prop::option::of(".{1,30}".prop_map(Arc::from)),
     )
-        .prop_map(|(payload, key, headers, event_time, idempotency_key, parent, trace, schema, publisher)| Record {
-            payload,
-            key,
-            headers,
-            event_time,
-            idempotency_key,
-            parent,
-            trace,
-            schema,
-            publisher,
+        .prop_map(|(payload, key, headers, event_time, idempotency_key, parent, trace, schema, publisher)| {
+            Record { payload, key, headers, event_time, idempotency_key, parent, trace, schema, publisher }
         })
 }
 
@@ -111,7 +103,10 @@ fn each_limit_is_taken_at_and_refused_above() {
     let limits = Limits { record_bytes: ByteSize::kib(1), headers: 1, header_bytes: ByteSize(10), ..Limits::default() };
     let with_payload = |len: usize| Record::new(vec![0u8; len]);
     assert!(check(0, &with_payload(1024), &limits).is_ok());
-    assert!(matches!(check(3, &with_payload(1025), &limits), Err(PublishError::RecordTooLarge { index: 3, bytes: 1025, .. })));
+    assert!(matches!(
+        check(3, &with_payload(1025), &limits),
+        Err(PublishError::RecordTooLarge { index: 3, bytes: 1025, .. })
+    ));
     let header = |name: usize, value: usize| Header { name: "n".repeat(name), value: vec![0u8; value].into() };
     let with_headers = |headers: Vec<Header>| Record { headers, ..Record::default() };
     assert!(check(0, &with_headers(vec![header(4, 6)]), &limits).is_ok());

@@ -60,7 +60,9 @@ impl Housekeeping {
             let shared = Arc::clone(&self.shared);
             match std::thread::Builder::new().name("housekeeping".into()).spawn(move || run(&shared)) {
                 Ok(started) => *thread = Some(started),
-                Err(error) => tracing::error!(cause = %error, "no housekeeping thread: space is prepared in turns, retention stands still"),
+                Err(error) => {
+                    tracing::error!(cause = %error, "no housekeeping thread: space is prepared in turns, retention stands still")
+                }
             }
         }
         drop(thread);
@@ -218,12 +220,11 @@ fn check_reserve(reserve: &DiskReserve, seen: &[Seen], is_short: &mut bool) {
             continue;
         }
         if *is_short {
-            let reason = format!("disk_reserve: {free} bytes are free, {} must stay free; free disk space", reserve.bytes);
+            let reason =
+                format!("disk_reserve: {free} bytes are free, {} must stay free; free disk space", reserve.bytes);
             partition.intake.close_if_open_with(at_capacity(&partition.channel, reason));
         } else {
-            let is_own = |error: &PublishError| {
-                matches!(error, PublishError::AtCapacity { reason, .. } if reason.starts_with("disk_reserve"))
-            };
+            let is_own = |error: &PublishError| matches!(error, PublishError::AtCapacity { reason, .. } if reason.starts_with("disk_reserve"));
             partition.intake.reopen_gate(is_own);
         }
     }

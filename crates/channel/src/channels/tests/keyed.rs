@@ -33,10 +33,7 @@ async fn a_keyed_batch_is_stored_once() {
     let first = committed(channel.publish_batch(batch(), PublishOptions::default()).await);
     let again = committed(channel.publish_batch(batch(), PublishOptions::default()).await);
     assert_eq!((again.first, again.count, again.duplicate), (first.first, 3, true));
-    assert_records(
-        &read_all(&channel, P0).await.into_iter().skip(1).collect::<Vec<_>>(),
-        1,
-    );
+    assert_records(&read_all(&channel, P0).await.into_iter().skip(1).collect::<Vec<_>>(), 1);
 }
 
 /// Catches a key that stays taken, and a joined publisher that hangs, when the first one gives up in the queue (C22).

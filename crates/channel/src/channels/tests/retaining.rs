@@ -80,7 +80,10 @@ async fn a_consumer_holds_the_log_and_publishes_are_refused() {
     assert_eq!(refused.error.code(), ch(23));
     assert!(refused.error.to_string().contains("retained_for_consumers"), "{}", refused.error);
     let (told, mut tell) = tokio::sync::mpsc::unbounded_channel();
-    channel.shared.floors.raise("pipeline:orders", vec![(P0, Offset(20))], move |result| told.send(result.is_ok()).unwrap());
+    channel
+        .shared
+        .floors
+        .raise("pipeline:orders", vec![(P0, Offset(20))], move |result| told.send(result.is_ok()).unwrap());
     assert_eq!(tell.recv().await, Some(true));
     retain(&channel).await;
     retain(&channel).await;
