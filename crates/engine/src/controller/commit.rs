@@ -131,7 +131,7 @@ impl<S: Source> Controller<'_, S> {
         }
         if has_moved {
             self.dirty = true;
-            self.cx.shared.changes.send_modify(|count| *count = count.wrapping_add(1));
+            self.is_news = true;
         }
         for driver in reopened {
             if let Some(seat) = self.cx.drivers.get(driver) {
@@ -255,6 +255,7 @@ impl<S: Source> Controller<'_, S> {
                 }
                 let below = self.persisted();
                 self.source.commit(&below);
+                self.is_news = true;
             }
             Err(error) => {
                 self.cx.meters.commit_failures.increment(1);

@@ -126,6 +126,8 @@ pub(crate) struct Controller<'s, S: Source> {
     is_stalled: bool,
     has_assignment: bool,
     dirty: bool,
+    /// Something moved that waiters wait for; told once it can be seen.
+    is_news: bool,
 }
 
 impl<'s, S: Source> Controller<'s, S> {
@@ -160,6 +162,7 @@ impl<'s, S: Source> Controller<'s, S> {
             is_stalled: false,
             has_assignment: false,
             dirty: true,
+            is_news: false,
             cx,
         }
     }

@@ -80,5 +80,8 @@ impl<S: Source> Controller<'_, S> {
             sink.meters.share.set(share as f64);
             sink.meters.share_limit.set(limit as f64);
         }
+        if std::mem::take(&mut self.is_news) {
+            self.cx.shared.changes.send_modify(|count| *count = count.wrapping_add(1));
+        }
     }
 }
