@@ -48,6 +48,25 @@ pub(crate) fn check_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Resul
     Ok(())
 }
 
+/// The same for columns and all that lies inside them.
+pub(crate) fn check_fields<'a>(fields: impl IntoIterator<Item = &'a Field> + Clone) -> Result<(), DeltaError> {
+    check_names(fields.clone().into_iter().map(|field| field.name().as_str()))?;
+    fields.into_iter().try_for_each(|field| check_inside(field.data_type()))
+}
+
+fn check_inside(data_type: &DataType) -> Result<(), DeltaError> {
+    match data_type {
+        DataType::Struct(fields) => check_fields(fields.iter().map(AsRef::as_ref)),
+        DataType::List(field)
+        | DataType::LargeList(field)
+        | DataType::ListView(field)
+        | DataType::LargeListView(field)
+        | DataType::FixedSizeList(field, _) => check_inside(field.data_type()),
+        DataType::Map(entries, _) => check_inside(entries.data_type()),
+        _ => Ok(()),
+    }
+}
+
 /// The column as a new table would hold it.
 pub(crate) fn planned(field: &Field, timestamps: Timestamps) -> Result<Field, DeltaError> {
     let position = POSITION_COLUMNS.contains(&field.name().as_str());
@@ -107,6 +126,9 @@ fn planned_type(data_type: &DataType, timestamps: Timestamps, position: bool) ->
         | T::FixedSizeList(field, _)
         | T::ListView(field)
         | T::LargeListView(field) => T::List(nested(field)?),
+        T::Struct(fields) if fields.is_empty() => {
+            return Err(Refusal { why: "Parquet has no struct without fields", cast: "CAST({} AS STRING) AS {}" });
+        }
         T::Struct(fields) => T::Struct(fields.iter().map(nested).collect::<Result<Fields, Refusal>>()?),
         T::Map(entries, sorted) => T::Map(nested(entries)?, *sorted),
         T::Dictionary(_, value) => planned_type(value, timestamps, position)?,

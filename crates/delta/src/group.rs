@@ -10,6 +10,8 @@ use arrow_array::RecordBatch;
 use deltalake_core::kernel::Add;
 use landfall_engine::contract::{CommitId, Covered, Positions};
 use landfall_types::{Epoch, PartitionId, Place};
+use object_store::ObjectStoreExt;
+use object_store::path::Path;
 
 use crate::data_file::{DataFile, DataFiles};
 use crate::layout::Layout;
@@ -96,11 +98,16 @@ impl Group {
         }
     }
 
-    /// Gives the group up. Files that are complete stay as orphans, which nothing references; open ones are let go.
-    pub(crate) async fn lose(&mut self, why: String) {
-        self.adds.clear();
+    /// Gives the group up. No commit was tried with its files, so they are removed: a full disk would otherwise get fuller
+    /// with every try.
+    pub(crate) async fn lose(&mut self, files: &DataFiles, why: String) {
         for file in self.open.drain(..) {
             file.abort().await;
+        }
+        for add in self.adds.drain(..) {
+            if let Err(error) = files.store.delete(&Path::from(add.path.as_str())).await {
+                tracing::debug!(path = %add.path, %error, "a data file of a lost group was left behind");
+            }
         }
         self.lost.get_or_insert(why);
     }
@@ -114,7 +121,7 @@ impl Group {
 
     /// Takes a batch in. False: it is in the group already. A batch that breaks the chain makes the group lost: a
     /// position could not tell its rows from those written before.
-    pub(crate) async fn take(&mut self, id: CommitId, rows: u64, covers: &[Covered]) -> bool {
+    pub(crate) async fn take(&mut self, files: &DataFiles, id: CommitId, rows: u64, covers: &[Covered]) -> bool {
         if !self.ids.insert(id) {
             return false;
         }
@@ -141,7 +148,7 @@ impl Group {
             }
         }
         if let Some(why) = broken {
-            self.lose(why).await;
+            self.lose(files, why).await;
         }
         true
     }
@@ -161,7 +168,7 @@ impl Group {
                 break;
             }
             if let Err(why) = self.append_part(files, layout, part, max_open_files, &mut closed_early).await {
-                self.lose(why).await;
+                self.lose(files, why).await;
             }
         }
         closed_early
@@ -217,7 +224,7 @@ impl Group {
         if self.lost.is_none()
             && let Err(why) = self.close_files(files).await
         {
-            self.lose(why).await;
+            self.lose(files, why).await;
         }
         if self.lost.is_some() {
             return Err(self);

@@ -12,7 +12,7 @@ use deltalake_core::kernel::{StructField, StructType};
 use landfall_engine::contract::{columns, is_hidden};
 
 use crate::code::DeltaError;
-use crate::column::{POSITION_COLUMNS, can_partition, check_names, fit, planned};
+use crate::column::{POSITION_COLUMNS, can_partition, check_fields, fit, planned};
 use crate::options::{DeltaOptions, Evolve};
 use crate::protocol::{Metadata, check_protocol, check_retention};
 use crate::table::Table;
@@ -43,7 +43,7 @@ pub(crate) fn wanted(rows: &Schema, options: &DeltaOptions) -> Result<Vec<Field>
             wanted.push(field.clone());
         }
     }
-    check_names(wanted.iter().map(|field| field.name().as_str()))?;
+    check_fields(&wanted)?;
     if wanted.is_empty() {
         return Err(DeltaError::Schema { text: "the query has no columns: select at least one".into() });
     }

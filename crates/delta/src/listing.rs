@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use arrow_schema::SchemaRef;
 use deltalake_core::DeltaTable;
+use object_store::local::LocalFileSystem;
 
 use crate::code::DeltaError;
-use crate::local_store::LocalStore;
 use crate::protocol::Metadata;
 use crate::table::{AppIds, Table, log_store};
 
@@ -41,7 +41,7 @@ pub struct TableFile {
 
 /// Lists the newest version of the local table at `path`. Needs a tokio runtime.
 pub async fn table_files(path: &Path) -> Result<TableFiles, DeltaError> {
-    let log = log_store(path, Arc::new(LocalStore::new()))?;
+    let log = log_store(path, Arc::new(LocalFileSystem::new()))?;
     let reading = || format!("reading the table at `{}`", path.display());
     let missing = || DeltaError::Missing { path: path.display().to_string() };
     let none = AppIds::of(&landfall_engine::contract::PipelineId(String::new()), "");

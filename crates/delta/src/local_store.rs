@@ -4,9 +4,13 @@
 //! read a commit that a power cut takes back. So puts are made here (E133): written under a temporary name,
 //! synced, given their name by a hard link (never over an existing name) or by a rename where overwriting is asked
 //! for, then the directory is synced, and the parent of every directory that was new. A failed sync fails the put
-//! and is not repeated on that file. Reads, lists and deletes are the library's. Names of staged files end in `#` and
-//! digits, which the library's listing leaves out.
+//! and is not repeated on that file. Names of staged files end in `#` and digits, which the library's listing leaves out.
+//!
+//! What is read is as durable as what was written: a process may have ended between giving a name and syncing it, so
+//! the first read in a directory syncs it, and so does the first one after a sync of it failed. Lists and deletes are
+//! the library's.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -23,6 +27,7 @@ use object_store::{
     CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMode,
     PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, Result, UploadPart,
 };
+use parking_lot::Mutex;
 
 const STORE: &str = "LocalStore";
 
@@ -44,17 +49,43 @@ pub(crate) type StepHook = Arc<dyn Fn(Step, &FsPath) -> io::Result<()> + Send + 
 #[derive(Clone)]
 pub(crate) struct LocalStore {
     inner: Arc<LocalFileSystem>,
+    disk: Disk,
+}
+
+/// Syncs, and which directories have all their names on the disk.
+#[derive(Clone, Default)]
+struct Disk {
     hook: Option<StepHook>,
+    synced: Arc<Mutex<HashSet<PathBuf>>>,
+}
+
+impl Disk {
+    fn before(&self, step: Step, path: &FsPath) -> io::Result<()> {
+        self.hook.as_ref().map_or(Ok(()), |hook| hook(step, path))
+    }
+
+    fn sync_directory(&self, directory: &FsPath) -> io::Result<()> {
+        let outcome = self.before(Step::SyncDirectory, directory).and_then(|()| sync_directory(directory));
+        match &outcome {
+            Ok(()) => self.synced.lock().insert(directory.to_path_buf()),
+            Err(_) => self.synced.lock().remove(directory),
+        };
+        outcome
+    }
+
+    fn is_synced(&self, directory: &FsPath) -> bool {
+        self.synced.lock().contains(directory)
+    }
 }
 
 impl LocalStore {
     pub(crate) fn new() -> Self {
-        LocalStore { inner: Arc::new(LocalFileSystem::new()), hook: None }
+        LocalStore { inner: Arc::new(LocalFileSystem::new()), disk: Disk::default() }
     }
 
     #[cfg(test)]
     pub(crate) fn with_hook(hook: StepHook) -> Self {
-        LocalStore { inner: Arc::new(LocalFileSystem::new()), hook: Some(hook) }
+        LocalStore { inner: Arc::new(LocalFileSystem::new()), disk: Disk { hook: Some(hook), ..Disk::default() } }
     }
 }
 
@@ -77,29 +108,25 @@ struct Staged {
     destination: PathBuf,
     /// Directories that did not exist before, outermost first: their names have to be synced too.
     new_directories: Vec<PathBuf>,
-    hook: Option<StepHook>,
+    disk: Disk,
     published: bool,
 }
 
 impl Staged {
-    fn create(destination: PathBuf, hook: Option<StepHook>) -> io::Result<Staged> {
+    fn create(destination: PathBuf, disk: Disk) -> io::Result<Staged> {
         let parent = parent_of(&destination)?;
         let new_directories = create_directories(parent)?;
         let mut name = destination.clone().into_os_string();
         name.push(format!("#{}", uuid::Uuid::new_v4().as_u64_pair().0));
         let stage = PathBuf::from(name);
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(&stage)?;
-        Ok(Staged { file, stage, destination, new_directories, hook, published: false })
-    }
-
-    fn before(&self, step: Step, path: &FsPath) -> io::Result<()> {
-        self.hook.as_ref().map_or(Ok(()), |hook| hook(step, path))
+        Ok(Staged { file, stage, destination, new_directories, disk, published: false })
     }
 
     fn publish(&mut self, overwrite: bool) -> io::Result<()> {
-        self.before(Step::SyncFile, &self.destination)?;
+        self.disk.before(Step::SyncFile, &self.destination)?;
         self.file.sync_all()?;
-        self.before(Step::Publish, &self.destination)?;
+        self.disk.before(Step::Publish, &self.destination)?;
         if overwrite {
             std::fs::rename(&self.stage, &self.destination)?;
             self.published = true;
@@ -110,12 +137,9 @@ impl Staged {
             self.published = true;
         }
         let parent = parent_of(&self.destination)?;
-        self.before(Step::SyncDirectory, parent)?;
-        sync_directory(parent)?;
+        self.disk.sync_directory(parent)?;
         for directory in self.new_directories.iter().rev() {
-            let above = parent_of(directory)?;
-            self.before(Step::SyncDirectory, above)?;
-            sync_directory(above)?;
+            self.disk.sync_directory(parent_of(directory)?)?;
         }
         Ok(())
     }
@@ -176,10 +200,10 @@ impl ObjectStore for LocalStore {
             }
         };
         let destination = self.inner.path_to_filesystem(location)?;
-        let hook = self.hook.clone();
+        let disk = self.disk.clone();
         blocking(move || {
             let put = || {
-                let mut staged = Staged::create(destination.clone(), hook)?;
+                let mut staged = Staged::create(destination.clone(), disk)?;
                 let mut at = 0;
                 for chunk in payload.iter() {
                     staged.file.write_all_at(chunk, at)?;
@@ -195,18 +219,20 @@ impl ObjectStore for LocalStore {
 
     async fn put_multipart_opts(&self, location: &Path, _: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
         let destination = self.inner.path_to_filesystem(location)?;
-        let hook = self.hook.clone();
+        let disk = self.disk.clone();
         let staged =
-            blocking(move || Staged::create(destination.clone(), hook).map_err(|error| failed(&destination, error)))
+            blocking(move || Staged::create(destination.clone(), disk).map_err(|error| failed(&destination, error)))
                 .await?;
         Ok(Box::new(Upload { staged: Some(Arc::new(staged)), end: 0 }))
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        self.make_durable(location).await?;
         self.inner.get_opts(location, options).await
     }
 
     async fn get_ranges(&self, location: &Path, ranges: &[std::ops::Range<u64>]) -> Result<Vec<Bytes>> {
+        self.make_durable(location).await?;
         self.inner.get_ranges(location, ranges).await
     }
 
@@ -241,7 +267,26 @@ impl ObjectStore for LocalStore {
 impl LocalStore {
     async fn sync_parent(&self, of: &Path) -> Result<()> {
         let path = self.inner.path_to_filesystem(of)?;
-        blocking(move || parent_of(&path).and_then(sync_directory).map_err(|error| failed(&path, error))).await
+        let disk = self.disk.clone();
+        let sync = move || {
+            parent_of(&path).and_then(|parent| disk.sync_directory(parent)).map_err(|error| failed(&path, error))
+        };
+        blocking(sync).await
+    }
+
+    /// What is about to be read has its name on the disk.
+    async fn make_durable(&self, location: &Path) -> Result<()> {
+        let path = self.inner.path_to_filesystem(location)?;
+        if path.parent().is_none_or(|parent| self.disk.is_synced(parent)) {
+            return Ok(());
+        }
+        let disk = self.disk.clone();
+        let sync = move || match parent_of(&path).and_then(|parent| disk.sync_directory(parent)) {
+            // Nothing to read: that is the answer of the read itself.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            outcome => outcome.map_err(|error| failed(&path, error)),
+        };
+        blocking(sync).await
     }
 }
 

@@ -84,7 +84,7 @@ impl DeltaWriter {
             turn.working = true;
             let shard = &mut *turn;
             runtime.block_on(async {
-                if shard.group.take(id, rows, &covers).await {
+                if shard.group.take(&opened.files, id, rows, &covers).await {
                     let most = opened.committer.options.max_open_files;
                     let early = shard.group.append(&opened.files, &opened.committer.layout, &parts, most).await;
                     held.lock().closed_early += early;
@@ -260,7 +260,10 @@ impl ShardWriter for DeltaWriter {
         Box::pin(async move {
             let mut turn: Turn<Shard> = self.slot.take().await;
             let mut group = std::mem::take(&mut turn.group);
-            group.lose("the engine started its partitions anew".into()).await;
+            // A sink that is not open has taken nothing.
+            if let Ok(opened) = self.shared.opened() {
+                group.lose(&opened.files, "the engine started its partitions anew".into()).await;
+            }
             *turn = Shard::default();
             self.full.store(false, Ordering::Release);
             let mut held = self.held.lock();

@@ -108,6 +108,10 @@ impl Shared {
                 sync_directory(directory).map_err(failed)?;
             }
         }
+        // What is read is as durable as what was written: a process may have ended between giving a name and syncing it.
+        for directory in [&folder, &self.directory] {
+            sync_directory(directory).map_err(failed)?;
+        }
         let known = self.memory.lock().opened.as_ref().map(|opened| (opened.pipeline.clone(), opened._lock.clone()));
         let lock = match known {
             Some((of, lock)) if of == pipeline => lock,

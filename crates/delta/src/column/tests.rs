@@ -74,6 +74,16 @@ fn names_that_delta_forbids_are_refused_with_an_alias() {
     assert!(error.contains("`Amount`") && error.contains("amount_2"), "{error}");
 }
 
+/// Catches a name that is only seen once rows come, inside a list of structs.
+#[test]
+fn names_inside_of_columns_are_judged_too() {
+    let inner = DataType::Struct(vec![Field::new("a b", DataType::Int64, true)].into());
+    let list = DataType::List(Arc::new(Field::new("item", inner, true)));
+    let error = check_fields(&[Field::new("items", list, true)]).expect_err("forbidden").to_string();
+    assert!(error.contains("`a b`"), "{error}");
+    assert!(plan(DataType::Struct(Fields::empty())).is_err(), "Parquet cannot hold it");
+}
+
 /// Catches a narrowing that would cut values, or a widening that is refused.
 #[test]
 fn an_existing_column_takes_what_fits_and_nothing_narrower() {

@@ -277,6 +277,30 @@ async fn a_lost_group_names_all_its_batches() {
     assert_eq!(landed(&place.path).await, numbers(&[(0, 0..5), (1, 0..5)]));
 }
 
+/// Catches a full disk that gets fuller with every try: files of a group that was never committed have to go.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_group_leaves_no_files_behind() {
+    let place = directory();
+    let store = FaultStore::new();
+    let options = DeltaOptions { partition_by: vec!["country".into()], ..DeltaOptions::new(&place.path) };
+    let opened = open_over(options, Arc::new(store.clone())).await;
+    let files = || {
+        let entries = std::fs::read_dir(&place.path).expect("the table");
+        entries.filter(|entry| entry.as_ref().expect("an entry").file_name() != "_delta_log").count()
+    };
+    store.on_put(".parquet", Fault::Passes);
+    store.on_put(".parquet", Fault::Fails);
+    opened.writer.write(&sealed(&opened.plan.schema, 0, 1, 0..9)).await.expect("taken");
+    opened.writer.barrier().await.expect_err("one of three files failed");
+    assert!(store.done());
+    assert_eq!(files(), 0);
+    opened.writer.reset().await;
+    opened.writer.write(&sealed(&opened.plan.schema, 0, 2, 0..9)).await.expect("taken");
+    opened.writer.barrier().await.expect("settled");
+    assert_eq!(files(), 3);
+    assert_eq!(landed(&place.path).await, numbers(&[(0, 0..9)]));
+}
+
 /// Catches rows of a restarted partition that are written behind those of its closed epoch.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_partition_read_anew_inside_a_group_loses_the_group() {

@@ -23,6 +23,8 @@ type Act = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 /// What happens to one put whose path ends as named.
 #[derive(Clone)]
 pub(super) enum Fault {
+    /// It goes through.
+    Passes,
     /// It fails and nothing is stored.
     Fails,
     /// It is stored and the answer is lost.
@@ -91,7 +93,7 @@ impl ObjectStore for FaultStore {
     async fn put_opts(&self, location: &Path, payload: PutPayload, opts: PutOptions) -> Result<PutResult> {
         self.puts.lock().push(location.to_string());
         match self.fault(location) {
-            None => self.inner.put_opts(location, payload, opts).await,
+            None | Some(Fault::Passes) => self.inner.put_opts(location, payload, opts).await,
             Some(Fault::Fails) => Err(broken()),
             Some(Fault::AnswerLost) => {
                 self.inner.put_opts(location, payload, opts).await?;

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path as FsPath, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::StreamExt;
 use object_store::path::Path;
@@ -101,6 +102,36 @@ async fn a_failed_sync_fails_the_put() {
         let left = if step == Step::SyncDirectory { vec!["0.json"] } else { vec![] };
         assert_eq!(files(&root), left, "{step:?}");
     }
+}
+
+/// Catches a commit that counts as landed although its name may not be on the disk: its own sync failed, or the process
+/// that gave it the name ended before.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_read_is_synced_first() {
+    let root = TempDir::new().expect("a directory");
+    let broken = Arc::new(AtomicBool::new(true));
+    let is_broken = broken.clone();
+    let store = LocalStore::with_hook(Arc::new(move |step, _: &FsPath| {
+        match step == Step::SyncDirectory && is_broken.load(Ordering::SeqCst) {
+            true => Err(io::Error::other("the disk is gone")),
+            false => Ok(()),
+        }
+    }));
+    let name = location(&root, "0.json");
+    store.put_opts(&name, "a".into(), create()).await.expect_err("its name is not synced");
+    assert!(root.path().join("0.json").exists());
+    store.get(&name).await.expect_err("not before it is synced");
+    broken.store(false, Ordering::SeqCst);
+    store.get(&name).await.expect("synced now");
+    broken.store(true, Ordering::SeqCst);
+    store.get(&name).await.expect("once is enough");
+
+    let (another, steps) = recorded(None);
+    another.get(&name).await.expect("there");
+    another.get(&name).await.expect("there");
+    assert_eq!(*steps.lock(), [(Step::SyncDirectory, root.path().to_path_buf())]);
+    let missing = another.get(&location(&root, "no/such.json")).await.expect_err("missing");
+    assert!(matches!(missing, Error::NotFound { .. }), "{missing}");
 }
 
 /// Catches a data file with its parts in the order in which they ended, or visible before it is complete.
