@@ -14,7 +14,7 @@ use landfall_types::{Offset, SegmentNumber};
 use parking_lot::{Mutex, RwLock};
 
 use crate::format::{HEADER_BYTES, Kind, Summary};
-use crate::scan::{self, Window, unit_at};
+use crate::scan::{self, Stop, Window, unit_at};
 use crate::segment::Segment;
 use crate::summarize::Summarizer;
 use crate::vfs::{Vfs, VfsFile};
@@ -33,6 +33,7 @@ pub(crate) struct Catalog {
     damaged: RwLock<Vec<Range<Offset>>>,
     opened: Mutex<VecDeque<Weak<Segment>>>,
     summary_rebuilds: AtomicU64,
+    pub stop: Stop,
 }
 
 /// Where an offset is to be looked for.
@@ -48,7 +49,7 @@ pub(crate) enum Place {
 }
 
 impl Catalog {
-    pub(crate) fn new(vfs: Arc<dyn Vfs>, dir: PathBuf) -> Catalog {
+    pub(crate) fn new(vfs: Arc<dyn Vfs>, dir: PathBuf, stop: Stop) -> Catalog {
         Catalog {
             vfs,
             dir,
@@ -57,6 +58,7 @@ impl Catalog {
             damaged: RwLock::new(Vec::new()),
             opened: Mutex::new(VecDeque::new()),
             summary_rebuilds: AtomicU64::new(0),
+            stop,
         }
     }
 
@@ -178,10 +180,11 @@ impl Catalog {
     /// Scans a closed segment for what its summary would say.
     pub(crate) fn rebuild_summary(&self, segment: &Arc<Segment>) -> io::Result<Summary> {
         let file = self.file(segment)?;
-        let survey = scan::survey(&file, segment.seed, segment.header_crc, segment.base(), segment.end_byte())?;
+        let survey =
+            scan::survey(&file, segment.seed, segment.header_crc, segment.base(), segment.end_byte(), &self.stop)?;
         let mut summarizer = Summarizer::new(segment.number(), segment.base(), usize::MAX);
         for run in &survey.runs {
-            scan::visit(&file, segment.seed, run, |found| {
+            scan::visit(&file, segment.seed, run, &self.stop, |found| {
                 summarizer.add(&found);
                 Ok(())
             })?;

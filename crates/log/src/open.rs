@@ -20,7 +20,7 @@ use crate::options::{LogIdentity, LogOptions};
 use crate::outcome::{Opened, Stray, StrayReason};
 use crate::prepare::{Chore, Preparer, Space};
 use crate::read::LogReader;
-use crate::scan::{self, Found, Run, Window};
+use crate::scan::{self, Found, Run, Stop, Window};
 use crate::segment::{Segment, segment_name};
 use crate::successor::{Copied, Draft, SuccessionError};
 use crate::summarize::Summarizer;
@@ -45,7 +45,7 @@ impl PartitionLog {
     ) -> Result<Opened, OpenError> {
         vfs.create_dir_all(dir).map_err(failed("creating", dir))?;
         let directory = read_directory(vfs.as_ref(), dir, identity)?;
-        let catalog = Arc::new(Catalog::new(vfs, dir.to_path_buf()));
+        let catalog = Arc::new(Catalog::new(vfs, dir.to_path_buf(), Stop(options.stop.clone())));
         Opening { catalog, identity, options, directory, damaged: Vec::new() }.run()
     }
 }
@@ -128,7 +128,14 @@ impl Opening {
             let end = match next.and_then(|next| Some((next.base, next.predecessor?.end))) {
                 Some((base, end_byte)) => (base, end_byte),
                 None => {
-                    let survey = scan::survey(&member.file, segment.seed, segment.header_crc, segment.base(), u64::MAX);
+                    let survey = scan::survey(
+                        &member.file,
+                        segment.seed,
+                        segment.header_crc,
+                        segment.base(),
+                        u64::MAX,
+                        &self.catalog.stop,
+                    );
                     let last = survey.ok().and_then(|survey| survey.runs.first().copied());
                     last.map_or((segment.base(), HEADER_BYTES as u64), |run| (run.end, run.end_byte))
                 }
@@ -159,8 +166,9 @@ impl Opening {
                 // The next file is missing, or this one is too short: what verifies of it is there, the rest is lost.
                 _ => {
                     let limit = end_byte.unwrap_or(u64::MAX);
-                    let survey = scan::survey(file, segment.seed, segment.header_crc, segment.base(), limit)
-                        .map_err(failed("scanning", &segment.path))?;
+                    let survey =
+                        scan::survey(file, segment.seed, segment.header_crc, segment.base(), limit, &self.catalog.stop)
+                            .map_err(failed("scanning", &segment.path))?;
                     let end = survey.runs.last().map_or(segment.base(), |run| run.end).min(next.base());
                     let verified = survey.runs.last().map_or(HEADER_BYTES as u64, |run| run.end_byte);
                     segment.close_at(end, verified);
@@ -177,12 +185,12 @@ impl Opening {
     /// Scans the newest segment and decides what stays, what is adopted, and what is torn or lost.
     fn find_ending(&mut self, segment: &Arc<Segment>, file: &Arc<dyn VfsFile>) -> Result<Ending, OpenError> {
         let scanning = || failed("scanning", &segment.path);
-        let survey = scan::survey(file, segment.seed, segment.header_crc, segment.base(), u64::MAX);
+        let survey = scan::survey(file, segment.seed, segment.header_crc, segment.base(), u64::MAX, &self.catalog.stop);
         let survey = survey.map_err(scanning())?;
         let summary_bytes_max = (self.options.segment_bytes.get() / SUMMARY_PART) as usize;
         let mut split = Split::new(segment, survey.mark, summary_bytes_max);
         for run in &survey.runs {
-            let visited = scan::visit(file, segment.seed, run, |found| {
+            let visited = scan::visit(file, segment.seed, run, &self.catalog.stop, |found| {
                 split.take(&found);
                 Ok(())
             });
@@ -204,7 +212,7 @@ impl Opening {
         }
         self.damaged.append(&mut split.lost);
         let torn_from = split.adopted.map_or(kept.end_byte.max(survey.mark), |run| run.end_byte);
-        let torn_bytes = Window::new(Arc::clone(file), survey.file_bytes, scan::SCAN_BYTES)
+        let torn_bytes = Window::scanning(Arc::clone(file), survey.file_bytes, &self.catalog.stop)
             .non_zero(torn_from, survey.file_bytes)
             .map_err(scanning())?;
         let cut = if base == segment.base() {
@@ -294,7 +302,7 @@ impl Opening {
         let name = std::path::PathBuf::from(segment_name(cut.base));
         let is_stray = directory.strays.iter().any(|it| it.name == name && it.reason != StrayReason::Empty);
         let is_torn = ending.as_ref().is_some_and(|ending| cut.closes.is_none() && ending.torn_bytes > 0);
-        let filled = fill(&mut draft, ending.as_ref(), &cut, options.clock.now());
+        let filled = fill(&mut draft, ending.as_ref(), &cut, options.clock.now(), &catalog.stop);
         let placed = filled.and_then(|()| draft.place(&catalog, is_stray || is_torn));
         let placed =
             placed.map_err(|error| OpenError::Failed { step: error.step, path: error.path, source: error.source })?;
@@ -348,6 +356,18 @@ impl Opening {
             None => last_time_of(&catalog),
         };
         let log_start = catalog.log_start().min(tail);
+        if torn_bytes > 0 {
+            tracing::warn!(
+                dir = %catalog.dir.display(), tail = tail.0, torn_bytes,
+                "a torn tail was cut; nothing acknowledged was in it"
+            );
+        }
+        for stray in &directory.strays {
+            tracing::warn!(
+                dir = %catalog.dir.display(), file = %stray.name.display(), reason = ?stray.reason,
+                "a file is not part of the log and is left alone"
+            );
+        }
         tracing::info!(
             dir = %catalog.dir.display(), epoch = epoch.0, log_start = log_start.0, tail = tail.0, adopted_units,
             torn_bytes, "a partition's log is open"
@@ -441,7 +461,13 @@ impl Split {
 }
 
 /// What the new segment begins with.
-fn fill(draft: &mut Draft, ending: Option<&Ending>, cut: &Cut, now: Timestamp) -> Result<(), SuccessionError> {
+fn fill(
+    draft: &mut Draft,
+    ending: Option<&Ending>,
+    cut: &Cut,
+    now: Timestamp,
+    stop: &Stop,
+) -> Result<(), SuccessionError> {
     if let Some(summary) = &cut.summary {
         draft.push_control(Kind::Summary, summary, now)?;
     }
@@ -450,7 +476,7 @@ fn fill(draft: &mut Draft, ending: Option<&Ending>, cut: &Cut, now: Timestamp) -
     };
     let mut outcome = Ok(());
     let mut has_data = false;
-    let visited = scan::visit(&ending.file, ending.segment.seed, run, |found| {
+    let visited = scan::visit(&ending.file, ending.segment.seed, run, stop, |found| {
         if found.head.kind == Kind::Data && outcome.is_ok() {
             has_data = true;
             outcome = copy(draft, &found, ending);

@@ -1,6 +1,7 @@
 //! What a partition's log is told when it is opened.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use landfall_types::{ByteSize, ChannelId, Clock, Durability, Offset, PartitionId, SystemClock};
@@ -66,6 +67,8 @@ pub struct LogOptions {
     pub key_window: KeyWindow,
     /// The highest ack floor known for this partition: a durable mark (C78). An open whose tail lies below it stops.
     pub floor: Option<Offset>,
+    /// Once true, a scan in progress ends with an error and changes nothing: a shutdown does not wait for it (I11).
+    pub stop: Option<Arc<AtomicBool>>,
 }
 
 impl Default for LogOptions {
@@ -78,6 +81,7 @@ impl Default for LogOptions {
             preparation: Preparation::default(),
             key_window: KeyWindow::NONE,
             floor: None,
+            stop: None,
         }
     }
 }

@@ -5,6 +5,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use landfall_types::Offset;
@@ -26,17 +27,37 @@ pub(crate) struct Window {
     chunk: usize,
     at: u64,
     buffer: Bytes,
+    stop: Stop,
+}
+
+/// Whether whoever waits for a scan has been told to stop.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Stop(pub Option<Arc<AtomicBool>>);
+
+impl Stop {
+    fn check(&self) -> io::Result<()> {
+        match &self.0 {
+            Some(stop) if stop.load(Ordering::Relaxed) => Err(io::Error::other("told to stop while scanning")),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl Window {
     pub(crate) fn new(file: Arc<dyn VfsFile>, end: u64, chunk: usize) -> Window {
-        Window { file, end, chunk, at: 0, buffer: Bytes::new() }
+        Window { file, end, chunk, at: 0, buffer: Bytes::new(), stop: Stop::default() }
+    }
+
+    /// A window of a scan that may take long.
+    pub(crate) fn scanning(file: Arc<dyn VfsFile>, end: u64, stop: &Stop) -> Window {
+        Window { stop: stop.clone(), ..Window::new(file, end, SCAN_BYTES) }
     }
 
     /// The bytes `[at, at + len)`, or `None` where the file ends before.
     pub(crate) fn bytes(&mut self, at: u64, len: usize) -> io::Result<Option<Bytes>> {
         let Some(end) = at.checked_add(len as u64).filter(|end| *end <= self.end) else { return Ok(None) };
         if at < self.at || end > self.at + self.buffer.len() as u64 {
+            self.stop.check()?;
             let want = (len.max(self.chunk) as u64).min(self.end - at) as usize;
             let mut buffer = vec![0u8; want];
             let got = self.file.read_at(&mut buffer, at)?;
@@ -147,9 +168,10 @@ pub(crate) fn survey(
     header_crc: u32,
     base: Offset,
     end: u64,
+    stop: &Stop,
 ) -> io::Result<Survey> {
     let file_bytes = file.len()?.min(end);
-    let mut window = Window::new(Arc::clone(file), file_bytes, SCAN_BYTES);
+    let mut window = Window::scanning(Arc::clone(file), file_bytes, stop);
     let start = HEADER_BYTES as u64;
     let mut run = Run { start_byte: start, end_byte: start, first: base, end: base, chain: header_crc };
     let mut survey = Survey { runs: Vec::new(), mark: start, file_bytes };
@@ -185,9 +207,10 @@ pub(crate) fn visit(
     file: &Arc<dyn VfsFile>,
     seed: Seed,
     run: &Run,
+    stop: &Stop,
     mut each: impl FnMut(Found) -> io::Result<()>,
 ) -> io::Result<()> {
-    let mut window = Window::new(Arc::clone(file), run.end_byte, SCAN_BYTES);
+    let mut window = Window::scanning(Arc::clone(file), run.end_byte, stop);
     let mut at = run.start_byte;
     while at < run.end_byte {
         let Some(found) = unit_at(&mut window, at, seed)? else {

@@ -57,9 +57,9 @@ pub trait Vfs: Debug + Send + Sync + 'static {
 }
 
 /// An open file. Positioned calls only, so that handles can be shared.
+#[expect(clippy::len_without_is_empty, reason = "a fallible length, not a collection's")]
 pub trait VfsFile: Debug + Send + Sync + 'static {
     /// Its length in bytes.
-    #[expect(clippy::len_without_is_empty, reason = "a fallible length, not a collection's")]
     fn len(&self) -> io::Result<u64>;
     /// Reads up to `into.len()` bytes; fewer only at the end of the file.
     fn read_at(&self, into: &mut [u8], at: u64) -> io::Result<usize>;

@@ -248,6 +248,49 @@ fn the_same_holds_on_disk_beside_housekeeping() {
     assert!(dir.join("spare.0").exists());
 }
 
+/// Would catch a segment that retention takes for older, larger or emptier than it is (C85), also after a restart.
+#[test]
+fn segments_report_what_retention_goes_by() {
+    let vfs = MemoryVfs::new();
+    let mut opened = open(&vfs);
+    append_to(&mut opened, 600, 300);
+    for reopened in [false, true] {
+        let opened = if reopened { &open(&vfs) } else { &opened };
+        let segments = opened.writer.segments();
+        let mut base = Offset(0);
+        for segment in &segments {
+            assert_eq!(segment.base, base);
+            base = segment.end;
+            let last = segment.end.0.checked_sub(1).map(|last| Timestamp(1_000 + last as i64));
+            if segment.end > segment.base {
+                assert_eq!(segment.last_append_time, last);
+            }
+            assert!(segment.bytes >= 4_096 && segment.bytes <= 64 << 10);
+        }
+        assert_eq!(base, Offset(600));
+        assert_eq!(segments.iter().filter(|segment| segment.is_active).count(), 1);
+    }
+}
+
+/// Would catch a recovery that cannot be interrupted (F-L4: SIGTERM while it runs).
+#[test]
+fn f_l4_an_open_that_is_told_to_stop_ends_and_changes_nothing() {
+    let vfs = MemoryVfs::new();
+    let mut opened = open(&vfs);
+    append_to(&mut opened, 50, 300);
+    drop(opened);
+    let stop = Arc::new(std::sync::atomic::AtomicBool::new(true));
+    let stopping = LogOptions { stop: Some(Arc::clone(&stop)), ..options() };
+    let before = vfs.contents(&segment_paths(&vfs)[0]).expect("file");
+    let ended =
+        PartitionLog::open(Arc::new(vfs.clone()), dir(), identity(), stopping.clone()).expect_err("told to stop");
+    assert_eq!(ended.code().to_string(), "LF-CH0076");
+    assert_eq!(vfs.contents(&segment_paths(&vfs)[0]).expect("file"), before);
+    stop.store(false, std::sync::atomic::Ordering::Relaxed);
+    let opened = PartitionLog::open(Arc::new(vfs.clone()), dir(), identity(), stopping).expect("the log opens");
+    assert_eq!(opened.tail, Offset(50));
+}
+
 /// Would catch an error without its code, or a code without its page.
 #[test]
 fn every_code_has_a_page() {
