@@ -14,13 +14,12 @@ use crate::format::{FORMAT_VERSION, HEADER_BYTES, HeaderRead};
 use crate::options::LogIdentity;
 use crate::outcome::{Stray, StrayReason};
 use crate::segment::{Segment, base_of_name};
-use crate::vfs::{Access, Vfs, VfsFile};
+use crate::vfs::{Access, Vfs};
 
 /// A segment file with a good header of this partition.
 #[derive(Debug)]
 pub(crate) struct Member {
-    pub segment: Segment,
-    pub file: Arc<dyn VfsFile>,
+    pub segment: Arc<Segment>,
     pub bytes: u64,
 }
 
@@ -89,7 +88,7 @@ pub(crate) fn read_directory(vfs: &dyn Vfs, dir: &Path, identity: LogIdentity) -
                     stray(StrayReason::Misnamed);
                     continue;
                 }
-                members.push(Member { segment: Segment::new(path, header, crc), file, bytes: entry.len });
+                members.push(Member { segment: Arc::new(Segment::new(path, header, crc)), bytes: entry.len });
             }
         }
     }

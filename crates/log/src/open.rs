@@ -6,7 +6,7 @@
 //! past whatever was torn (C81). Damage below a mark is named, never cut (I12).
 
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use landfall_types::{Epoch, Offset, SegmentNumber, Timestamp};
@@ -20,8 +20,9 @@ use crate::options::{LogIdentity, LogOptions};
 use crate::outcome::{Opened, Stray, StrayReason};
 use crate::prepare::{Chore, Preparer, Space};
 use crate::read::LogReader;
-use crate::scan::{self, Found, Run, Stop, Window};
+use crate::scan::{self, Found, Run, Stop, Survey, Window};
 use crate::segment::{Segment, segment_name};
+use crate::split::Split;
 use crate::successor::{Copied, Draft, SuccessionError};
 use crate::summarize::Summarizer;
 use crate::vfs::{Vfs, VfsFile};
@@ -79,73 +80,48 @@ struct Ending {
 impl Opening {
     fn run(mut self) -> Result<Opened, OpenError> {
         let chain = std::mem::take(&mut self.directory.chain);
-        self.stop_at_unreadable_tail(&chain)?;
-        let mut members: Vec<(Arc<Segment>, Arc<dyn VfsFile>, u64)> = Vec::with_capacity(chain.len());
-        for Member { segment, file, bytes } in chain {
-            members.push((Arc::new(segment), file, bytes));
+        self.catalog.set_segments(chain.iter().map(|member| Arc::clone(&member.segment)).collect());
+        self.close_all_but_last(&chain)?;
+        if let Some(newest) = chain.last() {
+            self.catalog.raise_log_start(newest.segment.header.log_start);
         }
-        self.close_all_but_last(&members)?;
-        let segments: Vec<_> = members.iter().map(|(segment, ..)| Arc::clone(segment)).collect();
-        self.catalog.set_segments(segments);
-        if let Some((newest, ..)) = members.last() {
-            self.catalog.raise_log_start(newest.header.log_start);
-        }
-        let ending = match members.last() {
-            Some((segment, file, _)) => Some(self.find_ending(segment, file)?),
+        self.stop_at_unreadable_tail(chain.last())?;
+        let ending = match chain.last() {
+            Some(newest) => Some(self.find_ending(&newest.segment)?),
             None => None,
         };
-        self.name_gaps(members.first().map(|(segment, ..)| segment.base()));
-        drop(members);
+        self.name_gaps(chain.first().map(|oldest| oldest.segment.base()));
         self.check_floor(ending.as_ref())?;
         self.begin(ending)
     }
 
     /// A file behind the chain whose header cannot be read may hold acknowledged records: the tail is not known (C83).
-    fn stop_at_unreadable_tail(&mut self, chain: &[Member]) -> Result<(), OpenError> {
-        let newest = chain.last().map(|member| member.segment.base());
+    fn stop_at_unreadable_tail(&mut self, newest: Option<&Member>) -> Result<(), OpenError> {
         for (base, path) in std::mem::take(&mut self.directory.unreadable) {
-            if newest.is_none_or(|newest| base > newest) {
-                return Err(self.stopped(chain, StoppedCause::HeaderDamaged { path }));
+            if newest.is_none_or(|newest| base > newest.segment.base()) {
+                return Err(self.stopped(newest.map(|newest| &newest.segment), StoppedCause::HeaderDamaged { path }));
             }
-            let name = path.file_name().map(std::path::PathBuf::from).unwrap_or_default();
+            let name = path.file_name().map(PathBuf::from).unwrap_or_default();
             self.directory.strays.push(Stray { name, reason: StrayReason::HeaderDamaged });
             // Its numbers are not known; those after the highest known one are passed over.
-            self.directory.highest_number =
-                self.directory.highest_number.map(|it| SegmentNumber(it.0.saturating_add(1)));
+            let passed = |it: SegmentNumber| SegmentNumber(it.0.saturating_add(1));
+            self.directory.highest_number = self.directory.highest_number.map(passed);
             self.directory.highest_epoch = Epoch(self.directory.highest_epoch.0.saturating_add(1));
         }
         Ok(())
     }
 
-    /// Readable, and nothing more.
-    fn stopped(&self, chain: &[Member], cause: StoppedCause) -> OpenError {
-        let mut readable_end = Offset::ZERO;
-        let mut segments = Vec::new();
-        for (place, member) in chain.iter().enumerate() {
-            let old = &member.segment;
-            let segment = Arc::new(Segment::new(old.path.clone(), old.header.clone(), old.header_crc));
-            let next = chain.get(place + 1).map(|next| &next.segment.header);
-            let end = match next.and_then(|next| Some((next.base, next.predecessor?.end))) {
-                Some((base, end_byte)) => (base, end_byte),
-                None => {
-                    let survey = scan::survey(
-                        &member.file,
-                        segment.seed,
-                        segment.header_crc,
-                        segment.base(),
-                        u64::MAX,
-                        &self.catalog.stop,
-                    );
-                    let last = survey.ok().and_then(|survey| survey.runs.first().copied());
-                    last.map_or((segment.base(), HEADER_BYTES as u64), |run| (run.end, run.end_byte))
-                }
-            };
-            segment.close_at(end.0, end.1);
-            readable_end = end.0;
-            self.catalog.raise_log_start(segment.header.log_start);
-            segments.push(segment);
+    /// Readable as far as the newest segment verifies without a break, and nothing more.
+    fn stopped(&self, newest: Option<&Arc<Segment>>, cause: StoppedCause) -> OpenError {
+        let run = newest.and_then(|segment| self.survey(segment, u64::MAX).ok()?.runs.first().copied());
+        if let Some(segment) = newest {
+            let (end, end_byte) = run.map_or((segment.base(), HEADER_BYTES as u64), |run| (run.end, run.end_byte));
+            segment.close_at(end, end_byte);
         }
-        self.catalog.set_segments(segments);
+        self.stopped_at(newest.map_or(Offset::ZERO, |segment| segment.end()), cause)
+    }
+
+    fn stopped_at(&self, readable_end: Offset, cause: StoppedCause) -> OpenError {
         OpenError::Stopped {
             dir: self.catalog.dir.clone(),
             cause,
@@ -155,23 +131,26 @@ impl Opening {
         }
     }
 
+    fn survey(&self, segment: &Arc<Segment>, end: u64) -> Result<Survey, OpenError> {
+        let file = self.catalog.file(segment).map_err(failed("opening", &segment.path))?;
+        scan::survey(&file, segment.seed, segment.header_crc, segment.base(), end, &self.catalog.stop)
+            .map_err(failed("scanning", &segment.path))
+    }
+
     /// Sets the ends of all segments but the newest by their successors' headers.
-    fn close_all_but_last(&mut self, members: &[(Arc<Segment>, Arc<dyn VfsFile>, u64)]) -> Result<(), OpenError> {
-        for pair in members.windows(2) {
-            let [(segment, file, bytes), (next, ..)] = pair else { continue };
-            let predecessor = next.header.predecessor;
-            let end_byte = predecessor.filter(|it| it.number == segment.number()).map(|it| it.end);
+    fn close_all_but_last(&mut self, chain: &[Member]) -> Result<(), OpenError> {
+        for pair in chain.windows(2) {
+            let [Member { segment, bytes }, Member { segment: next, .. }] = pair else { continue };
+            let predecessor = next.header.predecessor.filter(|it| it.number == segment.number());
+            let end_byte = predecessor.map(|it| it.end);
             match end_byte {
                 Some(end_byte) if *bytes >= end_byte => segment.close_at(next.base(), end_byte),
                 // The next file is missing, or this one is too short: what verifies of it is there, the rest is lost.
                 _ => {
-                    let limit = end_byte.unwrap_or(u64::MAX);
-                    let survey =
-                        scan::survey(file, segment.seed, segment.header_crc, segment.base(), limit, &self.catalog.stop)
-                            .map_err(failed("scanning", &segment.path))?;
-                    let end = survey.runs.last().map_or(segment.base(), |run| run.end).min(next.base());
-                    let verified = survey.runs.last().map_or(HEADER_BYTES as u64, |run| run.end_byte);
-                    segment.close_at(end, verified);
+                    let survey = self.survey(segment, end_byte.unwrap_or(u64::MAX))?;
+                    let last = survey.runs.last();
+                    let end = last.map_or(segment.base(), |run| run.end).min(next.base());
+                    segment.close_at(end, last.map_or(HEADER_BYTES as u64, |run| run.end_byte));
                     if end_byte.is_some() {
                         segment.set_damaged();
                     }
@@ -183,10 +162,14 @@ impl Opening {
     }
 
     /// Scans the newest segment and decides what stays, what is adopted, and what is torn or lost.
-    fn find_ending(&mut self, segment: &Arc<Segment>, file: &Arc<dyn VfsFile>) -> Result<Ending, OpenError> {
+    fn find_ending(&mut self, segment: &Arc<Segment>) -> Result<Ending, OpenError> {
         let scanning = || failed("scanning", &segment.path);
-        let survey = scan::survey(file, segment.seed, segment.header_crc, segment.base(), u64::MAX, &self.catalog.stop);
-        let survey = survey.map_err(scanning())?;
+        let survey = self.survey(segment, u64::MAX)?;
+        if !survey.is_complete {
+            let cause = StoppedCause::TailUnknown { path: segment.path.clone() };
+            return Err(self.stopped(Some(segment), cause));
+        }
+        let file = &self.catalog.file(segment).map_err(failed("opening", &segment.path))?;
         let summary_bytes_max = (self.options.segment_bytes.get() / SUMMARY_PART) as usize;
         let mut split = Split::new(segment, survey.mark, summary_bytes_max);
         for run in &survey.runs {
@@ -260,13 +243,7 @@ impl Opening {
         if let Some(ending) = ending {
             ending.segment.close_at(tail, u64::MAX - 1);
         }
-        Err(OpenError::Stopped {
-            dir: self.catalog.dir.clone(),
-            cause: StoppedCause::CursorPastTail { cursor, tail },
-            log_start: self.catalog.log_start(),
-            readable_end: tail,
-            reader: Box::new(LogReader::new(Arc::clone(&self.catalog))),
-        })
+        Err(self.stopped_at(tail, StoppedCause::CursorPastTail { cursor, tail }))
     }
 
     /// Puts the segment of the new epoch in place.
@@ -299,7 +276,7 @@ impl Opening {
         let spare = space.take_or_make_spare().map_err(failed("making a spare file in", &catalog.dir))?;
         let mut draft = Draft::begin(spare, header, (segment_bytes / SUMMARY_PART) as usize);
         // Bytes that do not verify may be somebody's: a file that loses its name to the new one keeps another.
-        let name = std::path::PathBuf::from(segment_name(cut.base));
+        let name = PathBuf::from(segment_name(cut.base));
         let is_stray = directory.strays.iter().any(|it| it.name == name && it.reason != StrayReason::Empty);
         let is_torn = ending.as_ref().is_some_and(|ending| cut.closes.is_none() && ending.torn_bytes > 0);
         let filled = fill(&mut draft, ending.as_ref(), &cut, options.clock.now(), &catalog.stop);
@@ -390,73 +367,6 @@ impl Opening {
             summary_rebuilds: catalog.summary_rebuilds(),
             writer,
         })
-    }
-}
-
-/// The newest segment's units, sorted by the last durable mark.
-struct Split {
-    mark: u64,
-    log_start: Offset,
-    /// The end of what lies below the mark and stays; as a run it has no start.
-    kept: Run,
-    adopted: Option<Run>,
-    /// The first offset that a unit above the mark names, adopted or not.
-    passed: Option<Offset>,
-    lost: Vec<Range<Offset>>,
-    summarizer: Summarizer,
-    predecessor_summary: Option<Vec<u8>>,
-    last_append_time: Option<Timestamp>,
-}
-
-impl Split {
-    fn new(segment: &Segment, mark: u64, summary_bytes_max: usize) -> Split {
-        let (start, base) = (HEADER_BYTES as u64, segment.base());
-        Split {
-            mark,
-            log_start: segment.header.log_start,
-            kept: Run { start_byte: start, end_byte: start, first: base, end: base, chain: segment.header_crc },
-            adopted: None,
-            passed: None,
-            lost: Vec::new(),
-            summarizer: Summarizer::new(segment.number(), base, summary_bytes_max),
-            predecessor_summary: None,
-            last_append_time: None,
-        }
-    }
-
-    /// Units come in order of bytes.
-    fn take(&mut self, found: &Found) {
-        if found.at < self.mark {
-            if found.head.first > self.kept.end {
-                self.lost.push(self.kept.end..found.head.first);
-            }
-            self.kept = Run { end_byte: found.end_byte(), end: found.end(), chain: found.crc, ..self.kept };
-            self.summarizer.add(found);
-            self.look_at(found);
-            return;
-        }
-        self.passed.get_or_insert(found.head.first);
-        let continues = match &self.adopted {
-            // What is adopted begins at the mark itself.
-            None => found.at == self.mark,
-            Some(run) => found.at == run.end_byte && found.head.first == run.end && found.head.chain == run.chain,
-        };
-        if continues {
-            let (start_byte, first) =
-                self.adopted.map_or((found.at, found.head.first), |run| (run.start_byte, run.first));
-            let (end_byte, end, chain) = (found.end_byte(), found.end(), found.crc);
-            self.adopted = Some(Run { start_byte, end_byte, first, end, chain });
-            self.look_at(found);
-        }
-    }
-
-    fn look_at(&mut self, found: &Found) {
-        match found.head.kind {
-            Kind::Trim => self.log_start = self.log_start.max(found.trim().unwrap_or_default()),
-            Kind::Summary => self.predecessor_summary = Some(found.body.to_vec()),
-            Kind::Data => self.last_append_time = self.last_append_time.max(Some(found.head.append_time)),
-            Kind::Mark => {}
-        }
     }
 }
 

@@ -143,14 +143,20 @@ impl LogReader {
     /// The first offset whose append time is not before `at`; `upto` if there is none.
     pub fn at_time(&self, at: Timestamp, upto: VisibleTail) -> Result<Offset, ReadError> {
         let segments = self.catalog.segments();
-        // Append times never go back: find the last segment that begins before `at`.
+        // Append times never go back: find the last segment that begins before `at`. One without records says nothing; the
+        // nearest one before it that has some speaks for it.
         let (mut low, mut high) = (0, segments.len());
         while low < high {
             let middle = low + (high - low) / 2;
-            let Some(segment) = segments.get(middle) else { break };
-            self.load_index(segment)?;
-            // A segment without records is as early as the ones before it.
-            let begins_before = segment.first_append_time().is_none_or(|first| first < at);
+            let mut first = None;
+            for segment in segments.get(low..=middle).unwrap_or_default().iter().rev() {
+                self.load_index(segment)?;
+                first = segment.first_append_time();
+                if first.is_some() {
+                    break;
+                }
+            }
+            let begins_before = first.is_none_or(|first| first < at);
             (low, high) = if begins_before { (middle + 1, high) } else { (low, middle) };
         }
         for segment in segments.get(low.saturating_sub(1)..).unwrap_or_default() {

@@ -15,6 +15,8 @@ use crate::vfs::VfsFile;
 
 /// What one read of a scan fetches.
 pub(crate) const SCAN_BYTES: usize = 1 << 20;
+/// What a search looks at in one go.
+const SEARCH_BYTES: usize = 64 << 10;
 /// Units begin at multiples of this.
 const ALIGNMENT: u64 = 8;
 
@@ -116,8 +118,8 @@ pub(crate) fn unit_at(window: &mut Window, at: u64, seed: Seed) -> io::Result<Op
 pub(crate) fn next_unit(window: &mut Window, at: u64, seed: Seed, from: Offset) -> io::Result<Option<Found>> {
     let mut at = at.next_multiple_of(ALIGNMENT);
     loop {
-        // Most of what is passed over is zeros: look at a whole chunk before trying heads in it.
-        let len = (window.end.saturating_sub(at)).min(SCAN_BYTES as u64) as usize;
+        // Smaller than the window, so that many searches in a row do not fetch the same bytes again.
+        let len = (window.end.saturating_sub(at)).min(SEARCH_BYTES as u64) as usize;
         if len < HEAD_BYTES {
             return Ok(None);
         }
@@ -156,9 +158,11 @@ pub(crate) struct Survey {
     /// The highest durable end that a unit names (C78).
     pub mark: u64,
     pub file_bytes: u64,
+    /// Whether it was read to its end. A segment in more pieces than [`RUNS_MAX`] is not, so its tail is not known.
+    pub is_complete: bool,
 }
 
-/// More breaks than this in one segment are not surveyed: what lies behind is one damaged range.
+/// More pieces than this are not surveyed; it bounds the memory that a hostile file can take.
 const RUNS_MAX: usize = 4_096;
 
 /// Verifies a whole segment up to `end`.
@@ -174,7 +178,7 @@ pub(crate) fn survey(
     let mut window = Window::scanning(Arc::clone(file), file_bytes, stop);
     let start = HEADER_BYTES as u64;
     let mut run = Run { start_byte: start, end_byte: start, first: base, end: base, chain: header_crc };
-    let mut survey = Survey { runs: Vec::new(), mark: start, file_bytes };
+    let mut survey = Survey { runs: Vec::new(), mark: start, file_bytes, is_complete: true };
     loop {
         let found = unit_at(&mut window, run.end_byte, seed)?;
         match found.filter(|found| found.head.first == run.end && found.head.chain == run.chain) {
@@ -186,6 +190,7 @@ pub(crate) fn survey(
                 let (from, search) = (run.end, run.end_byte + ALIGNMENT);
                 survey.runs.push(run);
                 if survey.runs.len() >= RUNS_MAX {
+                    survey.is_complete = false;
                     return Ok(survey);
                 }
                 let Some(found) = next_unit(&mut window, search, seed, from)? else { return Ok(survey) };

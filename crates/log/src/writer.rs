@@ -11,11 +11,11 @@ use std::time::Duration;
 use landfall_types::{Durability, Epoch, Offset, SegmentNumber, Timestamp};
 
 use crate::catalog::Catalog;
-use crate::error::{CloseError, RefusedError, TrimError, UncertainCause};
+use crate::error::{RefusedError, UncertainCause};
 use crate::format::{HEADER_BYTES, Kind, Predecessor, Reason, SegmentHeader, padded};
 use crate::gather::{Gather, Target, gathered_bytes};
 use crate::options::{LogIdentity, LogOptions, StoreLimits};
-use crate::outcome::{Append, AppendTimes, Evidence, SegmentSummary, Settled};
+use crate::outcome::{Append, AppendTimes, Evidence, Settled};
 use crate::prepare::{Chore, Preparer, Space};
 use crate::segment::Segment;
 use crate::successor::{Draft, Placed, SuccessionError, control_head, is_no_space};
@@ -145,7 +145,8 @@ impl Active {
 }
 
 /// Why a control unit or a roll did not happen.
-enum Failure {
+#[derive(Debug)]
+pub(crate) enum Failure {
     Refused(RefusedError),
     Uncertain(UncertainCause),
 }
@@ -366,58 +367,8 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Writes a durable mark if units came since the last one; for a partition that has been quiet for 1 s (C78).
-    pub fn mark(&mut self) -> Result<(), UncertainCause> {
-        if self.pending.is_some() || self.active.is_marked {
-            return Ok(());
-        }
-        self.sync()?;
-        match self.append_control(Kind::Mark, &[]) {
-            Ok(()) => {
-                self.active.is_marked = true;
-                Ok(())
-            }
-            // Without room there is no mark; the next roll closes the segment anyway.
-            Err(Failure::Refused(_)) => Ok(()),
-            Err(Failure::Uncertain(cause)) => Err(cause),
-        }
-    }
-
-    /// Makes a new log start durable and shows it; housekeeping frees what lies below (C87). Whole segments only,
-    /// never above `before`, never the active one, and none at or past a damaged one. Gives the log start in force.
-    pub fn trim(&mut self, before: Offset) -> Result<Offset, TrimError> {
-        if let Some(pending) = &self.pending {
-            return Err(TrimError::Refused(RefusedError::Unsettled { first: pending.tail }));
-        }
-        let mut log_start = self.catalog.log_start();
-        for segment in self.catalog.segments() {
-            if segment.is_active() || segment.is_damaged() || segment.end() > before {
-                break;
-            }
-            log_start = log_start.max(segment.end());
-        }
-        if log_start > self.catalog.log_start() {
-            self.write_trim(log_start).map_err(|failure| match failure {
-                Failure::Refused(refused) => TrimError::Refused(refused),
-                Failure::Uncertain(cause) => TrimError::Uncertain(cause),
-            })?;
-            self.catalog.raise_log_start(log_start);
-            let below = self.catalog.take_below_log_start();
-            self.space.add_chores(below.iter().map(|segment| Chore::Free(segment.path.clone())));
-        }
-        Ok(self.catalog.log_start())
-    }
-
-    fn write_trim(&mut self, log_start: Offset) -> Result<(), Failure> {
-        match self.append_control(Kind::Trim, &log_start.0.to_le_bytes()) {
-            // A full segment: the header of the next one says it as well.
-            Err(Failure::Refused(_)) if self.pending.is_none() => self.roll(log_start),
-            outcome => outcome,
-        }
-    }
-
     /// Writes and syncs one control unit behind the tail. Refused where the segment has no room for it.
-    fn append_control(&mut self, kind: Kind, body: &[u8]) -> Result<(), Failure> {
+    pub(crate) fn append_control(&mut self, kind: Kind, body: &[u8]) -> Result<(), Failure> {
         let tip = self.active.tip;
         let back = u32::try_from(tip.byte - self.active.durable.byte).unwrap_or(u32::MAX);
         let header = &self.active.segment.header;
@@ -460,7 +411,7 @@ impl LogWriter {
     }
 
     /// Begins the next segment (C76). Leaves a spare for a fence.
-    fn roll(&mut self, log_start: Offset) -> Result<(), Failure> {
+    pub(crate) fn roll(&mut self, log_start: Offset) -> Result<(), Failure> {
         // A successor must not close bytes that no sync has confirmed.
         self.sync().map_err(Failure::Uncertain)?;
         let needed = self.options.preparation.step_min.get();
@@ -558,33 +509,6 @@ impl LogWriter {
         let own = self.catalog.vfs.open(&self.active.segment.path, Access::Write);
         let own = own.unwrap_or_else(|_| Arc::clone(&self.active.file));
         self.space.set_active(own, self.active.tip.byte, prepared);
-    }
-
-    /// The segments, ascending, for retention (C85). Blocks on I/O where a summary has to be read.
-    pub fn segments(&self) -> Vec<SegmentSummary> {
-        let segments = self.catalog.segments();
-        let summary = |segment: &Arc<Segment>| {
-            let is_active = segment.is_active();
-            if !is_active && segment.last_append_time().is_none() {
-                // Unknown stays unknown: retention by age then passes over it.
-                let _ = self.catalog.load_index(segment);
-            }
-            SegmentSummary {
-                number: segment.number(),
-                base: segment.base(),
-                end: if is_active { self.next } else { segment.end() },
-                bytes: if is_active { self.active.tip.byte } else { segment.end_byte() },
-                last_append_time: segment.last_append_time(),
-                is_active,
-                is_damaged: segment.is_damaged(),
-            }
-        };
-        segments.iter().map(summary).collect()
-    }
-
-    /// Writes a closing mark. Skipping it costs recovery time only.
-    pub fn close(mut self) -> Result<(), CloseError> {
-        self.mark().map_err(CloseError)
     }
 }
 

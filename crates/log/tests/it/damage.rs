@@ -323,6 +323,24 @@ fn a_floor_past_the_tail_stops_the_partition() {
     assert_eq!(read_from(&reader, Offset(0), Offset(10)).expect("readable").len(), 10);
 }
 
+/// Would catch a segment in thousands of pieces that takes memory without bound, or whose tail is guessed at (C83, I14).
+#[test]
+fn a_segment_in_shreds_stops_the_partition() {
+    let vfs = MemoryVfs::new();
+    let options = || LogOptions { segment_bytes: landfall_types::ByteSize::mib(1), ..options() };
+    let open = || PartitionLog::open(Arc::new(vfs.clone()), dir(), identity(), options());
+    let mut opened = open().expect("the log opens");
+    for batch in 0..100 {
+        let units: Vec<_> = (batch * 100..(batch + 1) * 100).map(|n| super::support::unit(n, 0)).collect();
+        super::support::durable(opened.writer.append(Offset(batch * 100), &units));
+    }
+    drop(opened);
+    let path = segment_paths(&vfs).pop().expect("segment");
+    vfs.alter(&path, |bytes| (0..5_000).for_each(|n| bytes[4_096 + n * 112 + 20] ^= 1)).expect("file");
+    let stopped = open().expect_err("the tail is not known");
+    assert_eq!(stopped.code().to_string(), "LF-CH0073");
+}
+
 /// Would catch "trimmed", "damaged" and "the device does not answer" told as one another, or as empty (C14).
 #[test]
 fn trimmed_damaged_unreadable_differ() {
