@@ -199,6 +199,7 @@ impl<S: Source> Controller<'_, S> {
         let slot = NewSlot { issuer, skip: part.skip.clone(), alone_until };
         seat.commands.post(Command::Add(Box::new(NewLane { id, lane, slots: vec![slot] })));
         self.dirty = true;
+        self.is_news = true;
     }
 
     /// A partition leaves the pipeline: its ring closes, and whatever is in flight of it moves nothing.

@@ -64,6 +64,7 @@ struct Inside {
     barriers: VecDeque<Act>,
     always: Option<Act>,
     refused: HashSet<i64>,
+    hanging: HashSet<i64>,
     is_missing: bool,
     calls: usize,
     covers_chain: bool,
@@ -120,6 +121,11 @@ impl ScriptedSink {
     /// Values that make a whole batch fail without being named.
     pub fn refuse_values(&self, values: impl IntoIterator<Item = i64>) {
         self.inside.lock().refused = values.into_iter().collect();
+    }
+
+    /// Values whose batch is never answered.
+    pub fn hang_values(&self, values: impl IntoIterator<Item = i64>) {
+        self.inside.lock().hanging = values.into_iter().collect();
     }
 
     /// Whether the destination does not exist.
@@ -271,6 +277,9 @@ impl ShardWriter for ScriptedSink {
                 act => return Err(Self::error(&act)),
             }
             let rows = Self::rows_of(batch);
+            if rows.iter().any(|row| self.inside.lock().hanging.contains(&row.value)) {
+                std::future::pending::<()>().await;
+            }
             let ends: Positions =
                 batch.covers.iter().map(|cover| (cover.partition, cover.range.end)).collect();
             let mut inside = self.inside.lock();
