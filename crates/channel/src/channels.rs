@@ -273,6 +273,12 @@ impl Channels {
         })
     }
 
+    /// Asks `is_ours` before each turn of a committer: whether LOCK is still this process's (C93). Once it is not, nothing
+    /// is written any more and publishes are answered CH0035. It must be quick; it may look at a file.
+    pub fn watch_owner(&self, is_ours: impl Fn() -> bool + Send + Sync + 'static) {
+        self.shared.threads.watch_owner(Box::new(is_ours));
+    }
+
     /// A channel by name.
     pub fn get(&self, name: &str) -> Option<Channel> {
         self.shared.channels.read().get(name).cloned()

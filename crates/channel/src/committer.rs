@@ -124,6 +124,11 @@ impl Committer {
         }
         self.gather();
         let partition = Arc::clone(&self.partition);
+        if !partition.threads.is_owner() {
+            tracing::error!(channel = %partition.channel, partition = %partition.id, offset = %self.next, code = "LF-CH0035", "another process owns the data directory: nothing is written any more");
+            partition.stop_with("superseded by another process".into(), PublishError::Superseded);
+            return After::Park;
+        }
         let (records_max, bytes_max) = self.turn_limits();
         let mut batch = std::mem::take(&mut self.batch);
         if let Some(errands) = partition.intake.claim(records_max, bytes_max, &mut batch) {

@@ -459,6 +459,11 @@ impl Intake {
         self.close_if_open_with(Gate::Closed(error));
     }
 
+    /// Bytes of the process's budget in use.
+    pub(crate) fn process_used(&self) -> usize {
+        self.process.used()
+    }
+
     pub(crate) fn process_total(&self) -> usize {
         self.process.total()
     }

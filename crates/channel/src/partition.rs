@@ -189,6 +189,11 @@ impl Partition {
     /// Nothing is taken any more until it is repaired; reading goes on (C33).
     pub(crate) fn stop(&self, cause: Arc<str>) {
         let closed = PublishError::PartitionStopped { partition: self.id, cause: Arc::clone(&cause) };
+        self.stop_with(cause, closed);
+    }
+
+    /// The same with another answer for publishers.
+    pub(crate) fn stop_with(&self, cause: Arc<str>, closed: PublishError) {
         self.set_condition(Condition { state: "stopped", health: Health::Stopped, cause: Some(cause) });
         self.intake.set_gate(Gate::Closed(closed.clone()));
         for queued in self.intake.take_all() {

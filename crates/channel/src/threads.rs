@@ -8,22 +8,41 @@ pub(crate) use commit_pool::CommitPool;
 pub(crate) use housekeeping::{DiskReserve, Housekeeping};
 pub(crate) use read_pool::ReadPool;
 
+use std::sync::OnceLock;
+
 use crate::options::ProcessOptions;
 
 /// All threads of a process's channels.
-#[derive(Debug)]
 pub(crate) struct Threads {
     pub(crate) commit: CommitPool,
     pub(crate) read: ReadPool,
     pub(crate) housekeeping: Housekeeping,
+    owner: OnceLock<Box<dyn Fn() -> bool + Send + Sync>>,
+}
+
+impl std::fmt::Debug for Threads {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Threads")
+    }
 }
 
 impl Threads {
+    /// Asked before each turn from now on; the first question stays.
+    pub(crate) fn watch_owner(&self, is_ours: Box<dyn Fn() -> bool + Send + Sync>) {
+        let _ = self.owner.set(is_ours);
+    }
+
+    /// Whether the data directory is still ours (C93).
+    pub(crate) fn is_owner(&self) -> bool {
+        self.owner.get().is_none_or(|is_ours| is_ours())
+    }
+
     pub(crate) fn new(options: &ProcessOptions, reserve: Option<DiskReserve>) -> Threads {
         Threads {
             commit: CommitPool::new(options.commit_threads as usize),
             read: ReadPool::new(options.read_threads as usize),
             housekeeping: Housekeeping::new(reserve),
+            owner: OnceLock::new(),
         }
     }
 }

@@ -46,6 +46,7 @@ struct Part {
     /// The epoch that the record before the cursor must have, until that is checked (C63).
     expects: Option<Epoch>,
     units: VecDeque<StoredUnit>,
+    is_from_ring: bool,
     seat: TailSeat,
     fetch: Arc<Fetch>,
     is_fetching: bool,
@@ -80,6 +81,7 @@ impl ChannelLane {
                 cursor,
                 expects,
                 units: VecDeque::new(),
+                is_from_ring: false,
                 fetch: Arc::default(),
                 is_fetching: false,
             })
@@ -119,7 +121,8 @@ impl SourceLane for ChannelLane {
             part.cursor = end;
             part.fetch_ahead(lane_waker);
             let metrics = &part.partition.metrics;
-            metrics.read_ring.increment(rows.num_rows() as u64);
+            let read = if part.is_from_ring { &metrics.read_ring } else { &metrics.read_segment };
+            read.increment(rows.num_rows() as u64);
             let batch = cx.batch(part.partition.id, rows, Place::of(start)..Place::of(end), bytes);
             return Ok(Polled::Batch(batch));
         }
@@ -149,6 +152,7 @@ impl Part {
                 match page {
                     Some(Ok(page)) => {
                         self.expects = None;
+                        self.is_from_ring = false;
                         self.take_over(page.units);
                     }
                     Some(Err(error)) => self.pass(error, feed)?,
@@ -166,6 +170,7 @@ impl Part {
                 let mut units = Vec::new();
                 let records = u32::try_from(limit.rows).unwrap_or(u32::MAX);
                 if self.partition.ring.take(self.cursor, tail, records, limit.bytes, &mut units) {
+                    self.is_from_ring = true;
                     self.take_over(units);
                 } else {
                     self.fetch(tail, lane_waker);

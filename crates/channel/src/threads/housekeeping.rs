@@ -143,6 +143,9 @@ fn run(shared: &Shared) {
                     tick(&partition, known, ticks);
                 }
             }
+            if let Some(partition) = seen.iter().find_map(|known| known.partition.upgrade()) {
+                metrics::gauge!("landfall_budget_bytes").set(partition.intake.process_used() as f64);
+            }
             if let Some(reserve) = &shared.reserve {
                 check_reserve(reserve, &seen, &mut is_short);
             }

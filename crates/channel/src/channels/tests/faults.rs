@@ -1,5 +1,6 @@
 use landfall_log::{Fault, Loss, Operation};
 
+use super::slow_vfs::PanicIn;
 use super::*;
 
 impl World {
@@ -162,7 +163,8 @@ async fn a_full_device_refuses_and_reopens_by_itself() {
     let (_channels, channel) = world.open(small_segments());
     let big = || Record::new(vec![9u8; 200 << 10]);
     committed(channel.publish(record(0), PublishOptions::default()).await);
-    for operation in [Operation::Allocate, Operation::Write, Operation::Create] {
+    // What is allocated can still be written, as on a real device.
+    for operation in [Operation::Allocate, Operation::Create] {
         world.memory().inject(operation, 0, u64::MAX, Fault::Error(std::io::ErrorKind::StorageFull));
     }
     let mut stored = 1;
@@ -188,4 +190,50 @@ async fn a_full_device_refuses_and_reopens_by_itself() {
         }
     }
     assert_eq!(channel.status().health, crate::Health::Ok);
+}
+
+/// Catches a panic that takes the pool or the partition with it, and a claimed publish that is answered otherwise than the
+/// log says, or never (C31).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_that_panics_is_recovered_and_its_tickets_are_answered() {
+    for when in [PanicIn::BeforeSync, PanicIn::AfterSync] {
+        let world = World::in_memory();
+        let vfs = Arc::clone(world.vfs.as_ref().unwrap());
+        let (channels, channel) = world.open(small_segments());
+        committed(channel.publish(record(0), PublishOptions::default()).await);
+        publishing::settle_down(&vfs).await;
+        vfs.panic_in_sync(when);
+        let outcomes = (1..10).map(|n| channel.publish(record(n), PublishOptions::default()));
+        let outcomes = futures::future::join_all(outcomes).await;
+        committed(channel.publish(record(10), PublishOptions::default()).await);
+        let all = read_all(&channel, P0).await;
+        for (outcome, n) in outcomes.into_iter().zip(1u64..) {
+            let stored = all.iter().filter(|one| one.record == record(n)).count();
+            match outcome {
+                PublishOutcome::Committed(at) => assert_eq!(all[at.first.0 as usize].record, record(n), "{when:?}"),
+                PublishOutcome::NotStored(_) => assert_eq!(stored, 0, "{when:?}: {n}"),
+                PublishOutcome::Unresolved(unresolved) => panic!("{when:?}: {unresolved:?}"),
+            }
+        }
+        channels.close();
+        let (_channels, channel) = world.open(small_segments());
+        assert_eq!(read_all(&channel, P0).await, all);
+    }
+}
+
+/// Catches a process that goes on writing after it has lost LOCK (C93).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_lost_the_lock_stops_before_writing() {
+    let world = World::in_memory();
+    let (channels, channel) = world.open(small_segments());
+    let is_ours = Arc::new(AtomicBool::new(true));
+    let answer = Arc::clone(&is_ours);
+    channels.watch_owner(move || answer.load(Ordering::SeqCst));
+    committed(channel.publish(record(0), PublishOptions::default()).await);
+    is_ours.store(false, Ordering::SeqCst);
+    let refused = not_stored(channel.publish(record(1), PublishOptions::default()).await);
+    assert_eq!(refused.error.code(), ch(35));
+    assert_eq!(not_stored(channel.publish(record(1), PublishOptions::default()).await).error.code(), ch(35));
+    assert_records(&read_all(&channel, P0).await, 0);
+    assert_eq!(channel.tail(P0), Some(Offset(1)));
 }

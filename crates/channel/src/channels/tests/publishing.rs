@@ -222,7 +222,7 @@ async fn concurrent_publishers_share_syncs_and_a_lone_one_takes_one() {
 }
 
 /// Waits until housekeeping has prepared what it wants to prepare.
-async fn settle_down(vfs: &SlowVfs) {
+pub(super) async fn settle_down(vfs: &SlowVfs) {
     let by = Instant::now() + Duration::from_secs(10);
     let mut seen = vfs.syncs();
     let mut since = Instant::now();

@@ -18,6 +18,7 @@ pub(super) struct SlowVfs {
 struct Device {
     sync_micros: AtomicU64,
     syncs: AtomicU64,
+    panics: AtomicU64,
 }
 
 impl SlowVfs {
@@ -28,6 +29,11 @@ impl SlowVfs {
     /// Each sync of a file takes this long from now on.
     pub(super) fn set_sync_delay(&self, delay: Duration) {
         self.device.sync_micros.store(delay.as_micros() as u64, Ordering::Relaxed);
+    }
+
+    /// The next sync panics.
+    pub(super) fn panic_in_sync(&self, when: PanicIn) {
+        self.device.panics.store(when as u64, Ordering::Relaxed);
     }
 
     /// Syncs of files so far, housekeeping's included.
@@ -64,6 +70,13 @@ impl Vfs for SlowVfs {
     }
 }
 
+/// Where the next sync panics, once.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum PanicIn {
+    BeforeSync = 1,
+    AfterSync = 2,
+}
+
 #[derive(Debug)]
 struct SlowFile {
     file: Arc<dyn VfsFile>,
@@ -84,7 +97,11 @@ impl VfsFile for SlowFile {
         // The delay is the device's, not a wait for something.
         std::thread::sleep(Duration::from_micros(self.device.sync_micros.load(Ordering::Relaxed)));
         self.device.syncs.fetch_add(1, Ordering::Relaxed);
-        self.file.sync_data()
+        let panics = self.device.panics.swap(0, Ordering::Relaxed);
+        assert!(panics != PanicIn::BeforeSync as u64, "injected before a sync");
+        let synced = self.file.sync_data();
+        assert!(panics != PanicIn::AfterSync as u64, "injected after a sync");
+        synced
     }
     fn allocate(&self, at: u64, len: u64) -> io::Result<()> {
         self.file.allocate(at, len)
