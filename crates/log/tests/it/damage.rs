@@ -105,6 +105,12 @@ fn base_of(path: &Path) -> u64 {
     path.file_stem().and_then(|stem| stem.to_str()).expect("name").parse().expect("offset")
 }
 
+/// Where the unit with the rows of record `n` stands.
+fn byte_of(bytes: &[u8], n: u64) -> usize {
+    let text = format!("record {n} ");
+    bytes.windows(text.len()).position(|at| at == text.as_bytes()).expect("the record") - 56
+}
+
 /// Where the first data unit of a segment stands, by the format page: the header, perhaps a summary.
 fn first_unit(bytes: &[u8], base: u64) -> usize {
     let mut at = 4_096;
@@ -339,6 +345,58 @@ fn a_segment_in_shreds_stops_the_partition() {
     vfs.alter(&path, |bytes| (0..5_000).for_each(|n| bytes[4_096 + n * 112 + 20] ^= 1)).expect("file");
     let stopped = open().expect_err("the tail is not known");
     assert_eq!(stopped.code().to_string(), "LF-CH0073");
+}
+
+/// Would catch a unit of another history that is taken for the next one because it stands at the right place (C73).
+#[test]
+fn a_ghost_unit_behind_the_end_is_not_stepped_on_to() {
+    let twin = |second: u64| {
+        let vfs = partition(5);
+        let mut opened = open(&vfs);
+        opened.preparer.prepare().expect("spares");
+        vfs.inject(Operation::Sync, 0, u64::MAX, Fault::Error(std::io::ErrorKind::Other));
+        let units = [super::support::unit(second, LEN), super::support::unit(6, LEN)];
+        assert!(matches!(opened.writer.append(Offset(5), &units), landfall_log::Append::Uncertain(_)));
+        let vfs = copy(&vfs);
+        let path = segment_paths(&vfs).pop().expect("segment");
+        let bytes = vfs.contents(&path).expect("file");
+        let last = byte_of(&bytes, second);
+        (vfs, path, bytes[last..last + 2 * unit_bytes(LEN)].to_vec(), last)
+    };
+    let (vfs, path, ours, at) = twin(5);
+    let (_, _, theirs, there) = twin(1_005);
+    assert_eq!(at, there);
+    assert_ne!(ours[..unit_bytes(LEN)], theirs[..unit_bytes(LEN)]);
+    // Their second unit verifies, at its offset, behind our first: only the chain tells.
+    vfs.alter(&path, |bytes| {
+        bytes[at + unit_bytes(LEN)..at + 2 * unit_bytes(LEN)].copy_from_slice(&theirs[unit_bytes(LEN)..])
+    })
+    .expect("file");
+    let opened = open(&vfs);
+    assert_eq!(opened.tail, Offset(6));
+    assert!(opened.torn_bytes > 0);
+    drop(opened);
+    assert_degrades_to(&vfs, 6, &[]);
+}
+
+/// Would catch an acknowledged offset that is given out again because everything between the break and the mark is gone.
+#[test]
+fn an_offset_below_the_mark_is_never_given_out_again() {
+    let vfs = partition(9);
+    let mut opened = open(&vfs);
+    append_to(&mut opened, 12, LEN);
+    let turn: Vec<_> = (12..15).map(|n| super::support::unit(n, LEN)).collect();
+    super::support::durable(opened.writer.append(Offset(12), &turn));
+    drop(opened);
+    let path = segment_paths(&vfs).pop().expect("segment");
+    let bytes = vfs.contents(&path).expect("file");
+    // The last unit before the last turn, and the first of that turn; the next one names where the turn began.
+    flip(&vfs, &path, (byte_of(&bytes, 11) + 60) * 8);
+    flip(&vfs, &path, (byte_of(&bytes, 12) + 60) * 8);
+    let opened = open(&vfs);
+    assert_eq!((opened.tail, &opened.damaged[..]), (Offset(13), &[Offset(11)..Offset(13)][..]));
+    drop(opened);
+    assert_degrades_to(&vfs, 13, &[11, 12]);
 }
 
 /// Would catch "trimmed", "damaged" and "the device does not answer" told as one another, or as empty (C14).

@@ -187,6 +187,7 @@ fn failed_settle_loses_no_evidence() {
                     other => panic!("{other:?}"),
                 };
                 assert_eq!(opened.writer.tail(), tail);
+                assert!(opened.writer.epoch().0 >= evidence.epoch.0 + 2, "the failed attempt's epoch is used up");
                 append_to(&mut opened, tail.0 + 2, LEN);
                 drop(opened);
                 for loss in [Loss::Nothing, Loss::Unsynced] {
@@ -237,6 +238,51 @@ fn a_failed_roll_is_settled_like_a_failed_write() {
             assert_eq!(opened.tail, Offset(400));
             assert_whole(&opened, LEN);
         }
+    }
+}
+
+/// Would catch a kept append that a later flaw turns into a torn tail, so that its offsets are given out again.
+#[test]
+fn damage_in_a_kept_append_is_damage_not_a_torn_tail() {
+    let vfs = MemoryVfs::new();
+    let mut opened = open(&vfs);
+    append_to(&mut opened, 2, LEN);
+    let evidence = uncertain(&mut opened, &vfs, Operation::Sync, Fault::Error(ErrorKind::Other));
+    assert!(matches!(opened.writer.settle(&evidence, Intent::Keep), Settled::Committed { .. }));
+    drop(opened);
+    let path = segment_paths(&vfs).pop().expect("the fence's segment");
+    let bytes = vfs.contents(&path).expect("file");
+    let kept = bytes.windows(9).position(|at| at == b"record 4 ").expect("the last kept record");
+    vfs.alter(&path, |bytes| bytes[kept] ^= 1).expect("file");
+    for _ in 0..2 {
+        let opened = open(&vfs);
+        assert_eq!(opened.tail, Offset(5));
+        let mut page = landfall_log::Page::default();
+        let read = opened.reader.read(Offset(4), landfall_log::VisibleTail(Offset(5)), super::support::WIDE, &mut page);
+        assert!(matches!(read, Err(landfall_log::ReadError::Damaged { from: Offset(4), to: Offset(5) })));
+    }
+}
+
+/// Would catch a failed attempt whose bytes get into the log by way of the spare that it has used (C38).
+#[test]
+fn a_spare_that_was_written_to_is_made_anew() {
+    let vfs = MemoryVfs::new();
+    let mut opened = open(&vfs);
+    append_to(&mut opened, 2, LEN);
+    let evidence = uncertain(&mut opened, &vfs, Operation::Write, Fault::Error(ErrorKind::Other));
+    vfs.inject(Operation::Rename, 0, 2, Fault::Error(ErrorKind::Other));
+    for _ in 0..2 {
+        assert!(matches!(opened.writer.settle(&evidence, Intent::Keep), Settled::Uncertain(_)));
+    }
+    drop(opened);
+    let is_clean =
+        |slot: u8| vfs.contents(&dir().join(format!("spare.{slot}"))).expect("spare").iter().all(|it| *it == 0);
+    assert!(!is_clean(0) && !is_clean(1));
+    for _ in 0..2 {
+        let opened = open(&vfs);
+        assert_eq!((opened.tail, opened.torn_bytes), (Offset(2), 0));
+        opened.preparer.prepare().expect("spares");
+        assert!(is_clean(0) && is_clean(1));
     }
 }
 

@@ -114,6 +114,27 @@ fn trim_marks_before_it_frees() {
     assert_whole(&opened, LEN);
 }
 
+/// Would catch a trim that is forgotten because the active segment had no room for its unit.
+#[test]
+fn a_trim_that_does_not_fit_into_the_segment_is_durable_all_the_same() {
+    let vfs = MemoryVfs::new();
+    let mut opened = open(&vfs);
+    append_to(&mut opened, 150, LEN);
+    // Fill the active segment to less than a trim unit from its end.
+    let active = opened.writer.segments().pop().expect("active");
+    let room = (64 << 10) - active.bytes as usize - 56;
+    let tail = opened.writer.tail();
+    super::support::durable(opened.writer.append(tail, &[super::support::unit(tail.0, room / 8 * 8 - 8)]));
+    let segments = opened.writer.segments().len();
+    let start = opened.writer.trim(Offset(120)).expect("trim");
+    assert!(start > Offset(0));
+    assert!(opened.writer.segments().last().expect("active").base == Offset(151), "it rolled: {segments}");
+    drop(opened);
+    let opened = open(&vfs.power_cut(Loss::Unsynced));
+    assert_eq!((opened.log_start, opened.tail), (start, Offset(151)));
+    assert_eq!(opened.damaged, []);
+}
+
 /// Would catch a reader that is stuck or silently jumps when retention passes it.
 #[test]
 fn a_reader_that_is_passed_by_a_trim_is_told() {
