@@ -6,7 +6,6 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{TimestampMicrosecondType, UInt32Type, UInt64Type};
@@ -166,7 +165,6 @@ struct Inside {
 pub(crate) struct LetterQueue {
     inside: Mutex<Inside>,
     work: Notify,
-    idle: Notify,
     drivers: Mutex<Vec<Arc<Waker>>>,
 }
 
@@ -181,7 +179,6 @@ impl LetterQueue {
         Arc::new(LetterQueue {
             inside: Mutex::new(Inside::default()),
             work: Notify::new(),
-            idle: Notify::new(),
             drivers: Mutex::new(Vec::new()),
         })
     }
@@ -260,7 +257,6 @@ impl LetterQueue {
                 return;
             }
             if parcels.is_empty() {
-                self.idle.notify_waiters();
                 self.work.notified().await;
                 continue;
             }
@@ -283,7 +279,4 @@ impl LetterQueue {
             holds.into_iter().for_each(Ack::deliver);
         }
     }
-
-    /// How long a drain waits between looks; the queue's own end is what it waits for.
-    pub(crate) const DRAIN_STEP: Duration = Duration::from_millis(50);
 }

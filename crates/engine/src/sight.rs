@@ -12,6 +12,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::contract::{PipelineId, Sink};
 use crate::core::{Counted, FailCause, Wake, Waker};
+use crate::dead_letter::LetterQueue;
 use crate::driver::Beat;
 use crate::exit::ExitReport;
 use crate::shard::ShardQueue;
@@ -175,6 +176,7 @@ pub(crate) struct Shared {
     pub(crate) word: Mutex<Word>,
     pub(crate) sight: Mutex<Sight>,
     pub(crate) sinks: Mutex<Vec<SinkSight>>,
+    pub(crate) letters: Mutex<Option<Arc<LetterQueue>>>,
     pub(crate) beats: Mutex<Vec<Arc<Beat>>>,
     pub(crate) asked: Mutex<Asked>,
     pub(crate) controller: Mutex<Option<Arc<Waker>>>,
@@ -445,6 +447,9 @@ impl Shared {
                     next_ms: restart.next_ms.unwrap_or_default(),
                     first: None,
                 });
+            } else if let Some(cause) = self.letters.lock().as_ref().and_then(|letters| letters.cause()) {
+                state = PipelineState::Blocked;
+                why = Some(Why::of("dead letters", &cause));
             } else if let Some(stalled) = &sight.stalled {
                 state = PipelineState::Blocked;
                 why = Some(Why::of("pipeline", stalled));

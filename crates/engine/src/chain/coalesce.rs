@@ -81,10 +81,6 @@ impl Coalescer {
         self.parked.is_none()
     }
 
-    pub(crate) fn holds_rows(&self) -> bool {
-        self.parked.is_some() || !self.open.is_empty()
-    }
-
     /// Drops what is of a partition; its holds fail.
     pub(crate) fn forget(&mut self, partition: PartitionId) {
         self.covers.retain(|cover| cover.partition != partition);

@@ -248,7 +248,7 @@ impl Chain {
         if self.unfinished.len() <= slot {
             self.unfinished.resize_with(slot + 1, || None);
         }
-        let slices = match Slices::of(batch) {
+        let slices = match Slices::of(batch, from == ResumePoint::default()) {
             Ok(slices) => slices,
             Err(error) => return PushOutcome::Fatal(error),
         };
@@ -338,11 +338,6 @@ impl Chain {
             }
         }
         flushed
-    }
-
-    /// Whether a coalescer holds rows.
-    pub(crate) fn holds_rows(&self) -> bool {
-        self.paths.iter().flat_map(|path| &path.coalescers).any(Coalescer::holds_rows)
     }
 
     /// Hands over the chunks that shards had refused and that they would take now.

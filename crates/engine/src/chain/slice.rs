@@ -31,10 +31,11 @@ pub(super) struct Slices {
 }
 
 impl Slices {
-    pub(super) fn of(batch: &SourceBatch) -> Result<Slices, EngineError> {
+    pub(super) fn of(batch: &SourceBatch, is_first: bool) -> Result<Slices, EngineError> {
         let rows = batch.rows.num_rows();
         let offsets = offsets(&batch.rows, "the source")?;
-        if !is_rising(&offsets) {
+        // A batch that comes again was looked at before: a retry costs the handover only (E43).
+        if is_first && !is_rising(&offsets) {
             return Err(EngineError {
                 code: codes::LANE_CONTRACT,
                 text: format!("the offsets of a batch of partition {} do not rise", batch.covered.partition),

@@ -11,7 +11,7 @@ use crate::contract::{GapReason, LaneId, Source, SourceError, SourceEvent};
 use crate::core::{FailCause, ring};
 use crate::driver::{Command, NewLane, NewSlot};
 use crate::options::OnTrimmed;
-use crate::positions::{skip_unknown, start_at};
+use crate::positions::{StartAt, skip_unknown, start_at};
 
 impl<S: Source> Controller<'_, S> {
     pub(super) fn take_events(&mut self, now: Instant) {
@@ -40,22 +40,14 @@ impl<S: Source> Controller<'_, S> {
                 let gone: Vec<PartitionId> =
                     self.parts.keys().copied().filter(|known| !partitions.contains(known)).collect();
                 gone.into_iter().for_each(|partition| self.give_up(partition));
-                self.has_assignment = true;
                 for partition in partitions {
-                    if self.parts.get(&partition).is_none_or(|part| !part.is_running()) {
-                        self.begin(partition, false, now);
-                    }
+                    self.begin(partition, false, now);
                 }
             }
             SourceEvent::Added(partitions) => {
-                self.has_assignment = true;
                 partitions.into_iter().for_each(|partition| self.begin(partition, true, now));
             }
-            SourceEvent::Revoked(partitions, guard) => {
-                // The rows are read again by the new owner from the last commit; nothing is committed after this.
-                partitions.into_iter().for_each(|partition| self.give_up(partition));
-                drop(guard);
-            }
+            SourceEvent::Revoked(partitions, guard) => self.revoke(partitions, guard, now),
             SourceEvent::Retired(partitions) => {
                 partitions.into_iter().for_each(|partition| self.give_up(partition));
             }
@@ -69,11 +61,7 @@ impl<S: Source> Controller<'_, S> {
                 );
                 self.commit.repeat_source_commit();
             }
-            SourceEvent::CommitWanted(_) => {
-                self.flush_drivers();
-                self.settle_soon();
-                self.commit.soon(now);
-            }
+            SourceEvent::CommitWanted(_) => self.hurry(now),
             SourceEvent::Drained => self.is_drained = true,
         }
     }
@@ -98,7 +86,17 @@ impl<S: Source> Controller<'_, S> {
 
     /// Starts a partition that was assigned, or assigned again.
     fn begin(&mut self, partition: PartitionId, is_added: bool, now: Instant) {
-        let known = start_at(&self.cx.stored, partition, &self.sink_marks());
+        if self.parts.contains_key(&partition) {
+            return;
+        }
+        let known = match self.left_marks.remove(&partition) {
+            // It was here before in this run: what was stored when the run began is older than what is known.
+            Some(skip) => {
+                let resume = skip.iter().copied().min().unwrap_or(Place::START);
+                Ok(Some(StartAt { resume, skip }))
+            }
+            None => start_at(&self.cx.stored, partition, &self.sink_marks()),
+        };
         let (resume, skip, persisted) = match known {
             Err(cause) => {
                 // Positions contradict each other: nobody guesses, the pipeline stops until someone decides.
@@ -203,12 +201,13 @@ impl<S: Source> Controller<'_, S> {
     }
 
     /// A partition leaves the pipeline: its ring closes, and whatever is in flight of it moves nothing.
-    fn give_up(&mut self, partition: PartitionId) {
+    pub(super) fn give_up(&mut self, partition: PartitionId) {
         let Some(part) = self.parts.remove(&partition) else { return };
         if let Some(harvester) = &part.harvester {
             harvester.close();
         }
         self.return_rows(&part);
+        self.left_marks.insert(partition, part.watermarks.clone());
         if part.is_running() {
             let barrier = self.number();
             self.drop_lane(part.driver, part.lane, barrier);

@@ -48,7 +48,7 @@ impl CommitClock {
     }
 
     /// As soon as something is settled, not at the next tick.
-    pub(super) fn soon(&mut self, _now: Instant) {
+    pub(super) fn soon(&mut self) {
         self.is_due = true;
     }
 
@@ -67,7 +67,7 @@ impl CommitClock {
 
 impl<S: Source> Controller<'_, S> {
     /// Moves watermarks over what is settled, and restarts what has failed.
-    pub(super) fn harvest(&mut self, now: Instant) {
+    pub(super) fn harvest(&mut self) {
         let mut failed: Vec<(PartitionId, FailCause)> = Vec::new();
         let mut reopened: Vec<usize> = Vec::new();
         let mut off: Option<String> = None;
@@ -146,7 +146,6 @@ impl<S: Source> Controller<'_, S> {
         for (partition, cause) in failed {
             self.restart(partition, cause);
         }
-        let _ = now;
     }
 
     /// Persists and commits by the clock.
@@ -160,7 +159,9 @@ impl<S: Source> Controller<'_, S> {
             let below = self.persisted();
             self.source.commit(&below);
         }
-        if !self.start_commit(now) && self.parts.values().any(|part| !part.is_settled()) {
+        self.start_commit(now);
+        let interval = self.cx.options.checkpoint_interval;
+        if self.cx.shared.sight.lock().oldest.is_some_and(|age| age >= interval) {
             // Rows may wait in a coalescer that no lull flushes (E17).
             self.flush_drivers();
         }

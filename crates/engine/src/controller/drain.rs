@@ -125,7 +125,7 @@ impl<S: Source> Controller<'_, S> {
             return None;
         }
         let deadline = drain.deadline.max(now + Duration::from_millis(100));
-        self.harvest(now);
+        self.harvest();
         let is_committed = self.commit_last(deadline);
         let unfinished = self.unfinished();
         let cause = match (is_committed, self.commit.cause.clone()) {

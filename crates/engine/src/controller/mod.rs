@@ -10,6 +10,7 @@ mod commit;
 mod drain;
 mod partition;
 mod restart;
+mod revoke;
 mod show;
 
 #[cfg(all(test, not(feature = "loom")))]
@@ -33,12 +34,13 @@ use crate::meters::{BalanceMeters, CheckpointMeters};
 use crate::options::PipelineOptions;
 use crate::positions::{SinkMark, Stored};
 use crate::shard::{ShardQueue, Urgency};
-use crate::sight::{PipelineState, Shared, Totals, Why};
+use crate::sight::{PipelineState, Shared, Totals};
 use crate::worker::{ShardView, WorkerReport};
 
 use commit::CommitClock;
 use drain::Drain;
 use partition::Part;
+use revoke::Revocation;
 
 /// What reaches the controller.
 #[derive(Debug)]
@@ -124,7 +126,11 @@ pub(crate) struct Controller<'s, S: Source> {
     failed: Option<(FailCause, bool)>,
     aborted: bool,
     is_stalled: bool,
-    has_assignment: bool,
+    /// What was read when a commit was wanted soon, until it is settled.
+    hurry: Option<Hurry>,
+    revocations: Vec<Revocation>,
+    /// Positions of partitions that have left, should they come back in this run.
+    left_marks: BTreeMap<PartitionId, Vec<Place>>,
     dirty: bool,
     /// Something moved that waiters wait for; told once it can be seen.
     is_news: bool,
@@ -160,7 +166,9 @@ impl<'s, S: Source> Controller<'s, S> {
             failed: None,
             aborted: false,
             is_stalled: false,
-            has_assignment: false,
+            hurry: None,
+            revocations: Vec::new(),
+            left_marks: BTreeMap::new(),
             dirty: true,
             is_news: false,
             cx,
@@ -195,10 +203,12 @@ impl<'s, S: Source> Controller<'s, S> {
     fn pass(&mut self, now: Instant) -> Option<RunEnd> {
         self.take_notes(now);
         self.take_asked(now);
-        self.harvest(now);
+        self.harvest();
         self.supervise(now);
+        self.press_on(now);
         self.tick_commit(now);
         self.take_events(now);
+        self.step_revocations(now);
         self.step_drain(now);
         self.look_for_stall(now);
         self.show(now);
@@ -240,7 +250,13 @@ impl<'s, S: Source> Controller<'s, S> {
                 tracing::error!(code = %error.code, driver, "the chain has ended: {}", error.text);
                 self.fail(FailCause::new(error.code, error.text), is_final);
             }
-            DriverReport::Gated(_) => self.settle_soon(),
+            DriverReport::Gated(partition) => {
+                tracing::debug!(
+                    pipeline = %self.cx.pipeline, partition = partition.0,
+                    "a partition stands at its ceiling of pending batches"
+                );
+                self.settle_soon();
+            },
             DriverReport::Ended { driver } => {
                 if let Some(seat) = self.cx.drivers.get_mut(driver) {
                     seat.has_ended = true;
@@ -270,9 +286,7 @@ impl<'s, S: Source> Controller<'s, S> {
             self.aborted = true;
         }
         if asked.flush {
-            self.flush_drivers();
-            self.settle_soon();
-            self.commit.soon(now);
+            self.hurry(now);
         }
         if let (Some(deadline), None) = (asked.shutdown, &self.drain) {
             self.start_drain(deadline, asked.grace, now);
@@ -290,6 +304,30 @@ impl<'s, S: Source> Controller<'s, S> {
     fn settle_soon(&self) {
         for queue in self.cx.sinks.iter().flat_map(|sink| &sink.queues) {
             queue.urge(Urgency::Settle);
+        }
+    }
+
+    /// What was read so far is to be settled and committed soon. Rows are on their way from drivers to workers, so the
+    /// wish is repeated until they have arrived.
+    fn hurry(&mut self, now: Instant) {
+        let read = self.parts.values().filter_map(|part| Some((part.partition, part.harvester.as_ref()?.issued_to()?)));
+        self.hurry = Some(Hurry { targets: read.collect(), next: now });
+        self.press_on(now);
+    }
+
+    fn press_on(&mut self, now: Instant) {
+        const AGAIN: Duration = Duration::from_millis(50);
+        let Some(hurry) = &mut self.hurry else { return };
+        let has_reached = hurry.targets.iter().all(|(partition, end)| {
+            self.parts.get(partition).is_none_or(|part| part.watermark() >= *end)
+        });
+        if has_reached {
+            self.hurry = None;
+            self.commit.soon();
+        } else if now >= hurry.next {
+            hurry.next = now + AGAIN;
+            self.flush_drivers();
+            self.settle_soon();
         }
     }
 
@@ -325,6 +363,12 @@ impl<'s, S: Source> Controller<'s, S> {
         if let Some(drain) = &self.drain {
             due(drain.next_deadline(now));
         }
+        for revocation in &self.revocations {
+            due(revocation.deadline());
+        }
+        if let Some(hurry) = &self.hurry {
+            due(hurry.next);
+        }
         until.max(Duration::from_millis(1))
     }
 
@@ -351,8 +395,7 @@ impl<'s, S: Source> Controller<'s, S> {
         let deadline = self.cx.clock.instant() + Duration::from_secs(2);
         self.wait_for_ends(deadline);
         // What was settled before the failure counts: it is committed, so that less is read again.
-        let now = self.cx.clock.instant();
-        self.harvest(now);
+        self.harvest();
         self.commit_last(deadline + Duration::from_secs(2));
         for (_, part) in std::mem::take(&mut self.parts) {
             self.return_rows(&part);
@@ -420,11 +463,13 @@ impl<'s, S: Source> Controller<'s, S> {
             FailCause::new(codes::STALLED, text)
         });
     }
+}
 
-    /// Why the pipeline waits, if it does.
-    fn set_waiting(&self, state: PipelineState, at: &str, cause: &FailCause) {
-        self.cx.shared.set_state(state, Some(Why::of(at, cause)));
-    }
+/// See [`Controller::hurry`].
+#[derive(Debug)]
+struct Hurry {
+    targets: Vec<(PartitionId, Place)>,
+    next: Instant,
 }
 
 /// The oldest thing that is not settled.

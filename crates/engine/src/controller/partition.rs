@@ -24,6 +24,8 @@ pub(super) enum Phase {
     Reading { number: u64 },
     /// It starts again at this moment.
     Waiting { until: Instant, is_known: bool },
+    /// It is being given up to its source: what is in flight is settled first.
+    Revoking,
     /// It was given up to its source, or has ended.
     Gone,
 }

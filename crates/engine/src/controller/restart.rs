@@ -65,6 +65,7 @@ impl<S: Source> Controller<'_, S> {
 
     pub(super) fn arrived(&mut self, driver: usize, barrier: u64, now: Instant) {
         self.drain_arrived(driver, barrier);
+        self.revoke_arrived(barrier);
         let hit = self.parts.values().find_map(|part| match part.phase {
             Phase::Leaving { barrier: asked } if asked == barrier => Some(part.partition),
             _ => None,
@@ -81,6 +82,7 @@ impl<S: Source> Controller<'_, S> {
     }
 
     pub(super) fn quiesced(&mut self, partition: PartitionId, number: u64) {
+        self.revoke_quiesced(number);
         let Some(part) = self.parts.get_mut(&partition) else { return };
         let Phase::Quiescing { waiting, .. } = &mut part.phase else { return };
         waiting.retain(|(asked, _)| *asked != number);

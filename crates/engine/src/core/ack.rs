@@ -111,11 +111,6 @@ impl Ack {
         self.ring.is_closed()
     }
 
-    /// Whether two holds are on the same source batch.
-    pub(crate) fn is_same_batch(&self, other: &Ack) -> bool {
-        self.sequence == other.sequence && Arc::ptr_eq(&self.ring, &other.ring)
-    }
-
     fn resolve(&mut self, failed: Option<&FailCause>) {
         if std::mem::replace(&mut self.is_resolved, true) {
             return;
@@ -180,9 +175,5 @@ impl AckSet {
     /// All rows must be read again.
     pub fn fail(self, cause: &FailCause) {
         self.acks.into_iter().for_each(|ack| ack.fail(cause));
-    }
-
-    pub(crate) fn iter(&self) -> std::slice::Iter<'_, Ack> {
-        self.acks.iter()
     }
 }

@@ -4,7 +4,6 @@
 //! slot keeps its books) and half of I6 (pending batches are bounded by the ring). It knows no source and no sink.
 
 mod ack;
-#[cfg(not(feature = "loom"))]
 mod mailbox;
 mod ring;
 pub(crate) mod sync;
@@ -16,7 +15,6 @@ mod loom_tests;
 mod tests;
 
 pub use ack::{Ack, AckSet, FailCause};
-#[cfg(not(feature = "loom"))]
 pub(crate) use mailbox::Mailbox;
-pub(crate) use ring::{Books, Counted, Harvester, IssueError, Issuer, Resolved, ring};
+pub(crate) use ring::{Books, Counted, Harvester, IssueError, Issuer, ring};
 pub(crate) use waker::{Wake, Waker};

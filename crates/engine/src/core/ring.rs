@@ -396,12 +396,10 @@ pub(crate) struct Harvest {
 }
 
 impl Harvester {
+    /// The ring's partition.
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn partition(&self) -> PartitionId {
         self.shared.partition
-    }
-
-    pub(crate) fn epoch(&self) -> Epoch {
-        self.shared.epoch
     }
 
     /// Moves each sink over its contiguous resolved prefix (E81), and calls `each` for every slot passed. A failed
@@ -474,6 +472,12 @@ impl Harvester {
             let issued = Duration::from_micros(slot.issued_micros.load(Ordering::Relaxed));
             (slot.range(), now.saturating_duration_since(self.shared.started).saturating_sub(issued))
         })
+    }
+
+    /// The end of what was issued, if anything was.
+    pub(crate) fn issued_to(&self) -> Option<Place> {
+        let issued = self.shared.issued.load(Ordering::SeqCst);
+        issued.checked_sub(1).map(|last| self.shared.slot(last).range().end)
     }
 
     /// All that a sink has not settled of what was issued, as one range.

@@ -55,10 +55,11 @@ impl Waker {
     /// Sets the bits and wakes the owner if it sleeps.
     pub(crate) fn wake(&self, why: Wake) {
         self.bits.fetch_or(why.0, Ordering::SeqCst);
-        if self.is_asleep.swap(false, Ordering::SeqCst)
-            && let Some(owner) = &*self.owner.lock()
-        {
-            owner.unpark();
+        if self.is_asleep.swap(false, Ordering::SeqCst) {
+            let owner = self.owner.lock().clone();
+            if let Some(owner) = owner {
+                owner.unpark();
+            }
         }
     }
 

@@ -132,9 +132,7 @@ impl<L: SourceLane> Driver<L> {
             poll.is_open = slot.may_take(&poll.issuer, bytes_max);
             is_any_open |= poll.is_open;
             if slot.is_gated && !was_gated {
-                let partition = poll.issuer.partition();
-                tracing::debug!(partition = partition.0, "a partition stands at its ceiling of pending batches");
-                (self.cx.report)(DriverReport::Gated(partition));
+                (self.cx.report)(DriverReport::Gated(poll.issuer.partition()));
             }
         }
         is_any_open

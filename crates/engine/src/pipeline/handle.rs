@@ -131,9 +131,18 @@ impl PipelineHandle {
         self.shared.ended.borrow().clone()
     }
 
-    /// The oldest heartbeat among its threads, with the thread's name (E78).
+    /// The oldest heartbeat among its threads and workers, with a name (E78).
     pub fn oldest_beat(&self) -> Option<(String, Duration)> {
         let now = self.shared.clock.instant();
-        self.shared.beats.lock().iter().map(|beat| (beat.name.clone(), beat.age(now))).max_by_key(|(_, age)| *age)
+        let beats = self.shared.beats.lock().clone();
+        let threads = beats.iter().map(|beat| (beat.name.clone(), beat.age(now)));
+        let sinks = self.shared.sinks.lock().clone();
+        let is_running = !beats.is_empty();
+        let workers = sinks.iter().filter(|_| is_running).flat_map(|sink| {
+            sink.views.iter().map(|view| {
+                (format!("sink {}", sink.name), now.saturating_duration_since(view.last_beat()))
+            })
+        });
+        threads.chain(workers).max_by_key(|(_, age)| *age)
     }
 }

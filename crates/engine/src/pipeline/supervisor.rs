@@ -30,7 +30,7 @@ use crate::options::{OnError, Route, SinkOptions};
 use crate::positions::Stored;
 use crate::shard::{ShardQueue, ShareLimits, Urgency};
 use crate::sight::{Asked, PipelineState, Rates, Shared, Sight, SinkSight, Why, Word};
-use crate::worker::{ShardView, Worker, WorkerCx, panic_text};
+use crate::worker::{RESET_MAX, ShardView, Worker, WorkerCx, panic_text};
 
 pub(super) fn start<S: Source + 'static>(
     pipeline: Pipeline<S>,
@@ -62,6 +62,7 @@ pub(super) fn start<S: Source + 'static>(
                 })
                 .collect(),
         ),
+        letters: Mutex::new(None),
         beats: Mutex::new(Vec::new()),
         asked: Mutex::new(Asked::default()),
         controller: Mutex::new(None),
@@ -476,6 +477,7 @@ impl Staging<'_> {
             runs.push(run);
             paths.push(path);
         }
+        *self.supervisor.shared.letters.lock() = crew.letters.as_ref().map(|(queue, _)| queue.clone());
         *self.supervisor.shared.sinks.lock() = runs
             .iter()
             .map(|run| SinkSight {
@@ -523,7 +525,7 @@ impl Staging<'_> {
                 view.move_positions(committed.clone());
             }
             let writer = part.sink.writer(ShardId(shard));
-            self.spawn_worker(at, id, shard, part, writer, &queue, &view, is_serial, &meters, crew).await;
+            self.spawn_worker(at, shard, part, writer, &queue, &view, is_serial, &meters, crew).await;
             queues.push(queue);
             views.push(view);
         }
@@ -563,7 +565,6 @@ impl Staging<'_> {
     async fn spawn_worker(
         &self,
         at: usize,
-        sink: SinkId,
         shard: u16,
         part: &super::SinkPart,
         writer: Arc<dyn ShardWriter>,
@@ -574,14 +575,13 @@ impl Staging<'_> {
         crew: &mut Crew,
     ) {
         // What an earlier run left accepted is not ours any more: its rows are read again.
-        writer.reset().await;
+        drop(tokio::time::timeout(RESET_MAX, writer.reset()).await);
         let pipeline = self.pipeline;
         let notes = self.notes.clone();
         let cx = WorkerCx {
             pipeline: pipeline.id.clone(),
             source: self.prepared.identity.to_string(),
             sink_name: part.name.clone(),
-            sink,
             shard: ShardId(shard),
             writer,
             barrier_every: part.sink.barrier_every(),

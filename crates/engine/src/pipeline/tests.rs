@@ -10,7 +10,7 @@ use landfall_types::{ByteSize, Offset, PartitionId, Place};
 use tokio::runtime::Handle;
 
 use super::{Pipeline, PipelineHandle};
-use crate::contract::{PipelineId, Positions, SourceEvent, Stage};
+use crate::contract::{PipelineId, Positions, RevokeGuard, SourceEvent, Stage};
 use crate::testing::{Act, MemoryLetters, MemorySource, ScriptedSink, numbers};
 use crate::{
     Backoff, Ending, OnError, OnErrors, PipelineOptions, PipelineState, RetryOptions, Route, SinkOptions, codes,
@@ -531,6 +531,7 @@ async fn dead_letters_that_cannot_be_stored_hold_the_watermark() {
     bed.source.append(0, ["1", "x", "3"]);
     let handle = bed.run(&sink);
     until(&handle, || sink.values() == [1, 3]).await;
+    until(&handle, || handle.status().why.is_some_and(|why| why.code == codes::DEAD_LETTERS_BLOCKED)).await;
     assert_eq!((mark(&handle, 0), bed.committed(0)), (0, 0));
     bed.letters.fail(0);
     landed(&handle, &bed.source).await;
@@ -747,4 +748,48 @@ async fn a_retired_partition_leaves_and_the_others_go_on() {
     until(&handle, || mark(&handle, 1) == 20).await;
     finished(handle).await;
     assert_eq!(sink.values().len(), 30);
+}
+
+/// Would catch a revocation that lets go before everything read is settled and committed, or never lets go.
+#[tokio::test(flavor = "multi_thread")]
+async fn revocation_drains_flushes_and_commits_in_order() {
+    let bed = Bed::new(2);
+    let sink = ScriptedSink::table(Duration::from_secs(3600));
+    let handle = bed.run(&sink);
+    bed.source.append(0, 0..500);
+    bed.source.append(1, 1000..1500);
+    until(&handle, || handle.status().sinks.first().is_some_and(|sink| sink.accepted_rows == 1000)).await;
+    let (dropped, is_dropped) = tokio::sync::oneshot::channel();
+    let (source, seen) = (bed.source.clone(), sink.clone());
+    let guard = RevokeGuard::new(move || {
+        // What is true when the source may go on.
+        let _ = dropped.send((source.committed(0), seen.positions().get(&PartitionId(0)).copied()));
+    });
+    bed.source.send(SourceEvent::Revoked(vec![PartitionId(0)], guard));
+    let then = tokio::time::timeout(SOON, is_dropped).await.expect("in time").expect("the guard is dropped");
+    assert_eq!(then, (Some(at(500)), Some(at(500))));
+    bed.source.append(1, 1500..1600);
+    until(&handle, || handle.balance("out").is_some_and(|balance| balance.rows_in == 1100)).await;
+    handle.flush();
+    until(&handle, || mark(&handle, 1) == 600).await;
+    finished(handle).await;
+    assert_eq!(sink.values(), (0..500).chain(1000..1600).collect::<Vec<_>>());
+}
+
+/// Would catch a wish to commit that overtakes the rows it is for, and leaves them to the commit interval.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flush_settles_everything_that_was_read() {
+    let bed = Bed::new(2);
+    let sink = ScriptedSink::table(Duration::from_secs(3600));
+    let lazy = SinkOptions { batch_age: Duration::from_secs(3600), ..sink_options() };
+    let handle = bed.start(bed.pipeline(None).sink("out", Arc::new(sink.clone()), lazy));
+    for round in 1..=5 {
+        bed.source.append(0, 0..100);
+        bed.source.append(1, 0..100);
+        until(&handle, || handle.balance("out").is_some_and(|balance| balance.rows_in == round * 200)).await;
+        handle.flush();
+        landed(&handle, &bed.source).await;
+    }
+    finished(handle).await;
+    assert_eq!(sink.rows().len(), 1000);
 }

@@ -7,5 +7,5 @@ mod segment;
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;
 
-pub(crate) use queue::{Charge, Full, Queued, ShardQueue, ShareLimits, Urgency};
+pub(crate) use queue::{Charge, Full, ShardQueue, ShareLimits, Urgency};
 pub(crate) use segment::{Chunk, Segment, compacted, memory_of};

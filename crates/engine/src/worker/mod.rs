@@ -25,7 +25,7 @@ use tokio::time::Instant;
 
 use crate::codes;
 use crate::contract::{
-    BarrierError, CommitId, PipelineId, SealedBatch, Settled, ShardId, ShardWriter, SinkError, SinkId, Written,
+    BarrierError, CommitId, PipelineId, SealedBatch, Settled, ShardId, ShardWriter, SinkError, Written,
 };
 use crate::core::FailCause;
 use crate::meters::SinkMeters;
@@ -35,10 +35,13 @@ use crate::shard::{ShardQueue, Urgency};
 pub(crate) use ledger::{Ledger, Origins};
 pub(crate) use open::{BatchName, Limits, OpenBatch, SealReason};
 pub(crate) use view::{LastCommit, ShardView, SinkState};
-pub(crate) use write::{Refused, WriteCx, WriteEnd, write_out};
+pub(crate) use write::{WriteCx, WriteEnd, write_out};
 
 /// How many times a write task may panic over one batch before the batch is given up (E120).
 const PANICS_MAX: u32 = 3;
+
+/// How long a writer may take to forget what it had accepted.
+pub(crate) const RESET_MAX: Duration = Duration::from_secs(10);
 
 /// What a worker tells the controller.
 #[derive(Debug, PartialEq, Eq)]
@@ -54,7 +57,6 @@ pub(crate) struct WorkerCx {
     pub(crate) pipeline: PipelineId,
     pub(crate) source: String,
     pub(crate) sink_name: Arc<str>,
-    pub(crate) sink: SinkId,
     pub(crate) shard: ShardId,
     pub(crate) writer: Arc<dyn ShardWriter>,
     pub(crate) barrier_every: Option<Duration>,
@@ -106,9 +108,23 @@ pub(crate) struct Worker {
     barrier_not_before: Option<Instant>,
     reset: Option<JoinHandle<()>>,
     quiescing: Vec<(PartitionId, u64)>,
-    is_settling: bool,
+    settle: Settle,
     drain: Option<Instant>,
     is_stopped: bool,
+}
+
+/// How far a wish to settle soon has come: what was open then is sealed, written, and made durable. What comes after
+/// the wish is not part of it, or a busy shard would seal every chunk alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Settle {
+    /// Nobody asked.
+    No,
+    /// The open batch is to be sealed.
+    Seal,
+    /// The sealed batch is to be written.
+    Write,
+    /// What was accepted is to be made durable.
+    Barrier,
 }
 
 impl Worker {
@@ -138,7 +154,7 @@ impl Worker {
             barrier_not_before: None,
             reset: None,
             quiescing: Vec::new(),
-            is_settling: false,
+            settle: Settle::No,
             drain: None,
             is_stopped: false,
         }
@@ -210,10 +226,18 @@ impl Worker {
                 Urgency::Quiesce(partition, number) => self.quiescing.push((partition, number)),
                 Urgency::Abort(partition, number) => {
                     self.abort(partition);
-                    self.quiescing.retain(|(_, asked)| *asked != number);
-                    (self.cx.report)(WorkerReport::Quiesced(partition, number));
+                    // Answered once the writer has forgotten what was accepted, like any other.
+                    if !self.quiescing.contains(&(partition, number)) {
+                        self.quiescing.push((partition, number));
+                    }
                 }
-                Urgency::Settle => self.is_settling = true,
+                Urgency::Settle => {
+                    self.settle = match (self.open.is_empty(), self.sealed.is_some()) {
+                        (false, _) => Settle::Seal,
+                        (true, true) => Settle::Write,
+                        (true, false) => Settle::Barrier,
+                    };
+                }
                 Urgency::Drain(deadline) => {
                     self.drain = Some(self.drain.map_or(deadline, |earlier| earlier.min(deadline)));
                 }
@@ -250,7 +274,7 @@ impl Worker {
             SealReason::Drain
         } else if self.quiescing.iter().any(|(partition, _)| self.open.holds(*partition)) {
             SealReason::Quiesce
-        } else if self.is_settling {
+        } else if self.settle == Settle::Seal {
             SealReason::Settle
         } else if self.open.age(now).is_some_and(|age| age >= self.limits.age) {
             SealReason::Age
@@ -274,6 +298,9 @@ impl Worker {
         self.cx.meters.batch_rows.record(ledger.rows as f64);
         self.cx.meters.batch_bytes.record(batch.bytes as f64);
         self.sealed = Some(Sealed { batch, ledger, origins });
+        if self.settle == Settle::Seal && self.open.is_empty() {
+            self.settle = Settle::Write;
+        }
         true
     }
 
@@ -287,6 +314,9 @@ impl Worker {
             return false;
         }
         let Some(sealed) = self.sealed.take() else { return false };
+        if self.settle == Settle::Write {
+            self.settle = Settle::Barrier;
+        }
         let (batch, origins) = (Arc::new(sealed.batch), Arc::new(sealed.origins));
         self.spawn_write(sealed.ledger, batch, origins, 0, now);
         true
@@ -392,7 +422,7 @@ impl Worker {
         };
         // While a group is wanted whole, the rest of it is sealed and written first.
         let has_rest = self.sealed.is_some() || !self.open.is_empty();
-        let is_wanted = (self.is_settling && !has_rest)
+        let is_wanted = self.settle == Settle::Barrier
             || (self.drain.is_some() && !has_rest && self.cx.queue.queued().chunks == 0)
             || self.quiescing.iter().any(|(partition, _)| {
                 self.accepted.iter().any(|ledger| ledger.holds(*partition)) && !self.has_unwritten(*partition)
@@ -401,11 +431,14 @@ impl Worker {
     }
 
     fn start_barrier(&mut self, now: Instant) {
-        if self.is_settling && self.accepted.is_empty() && self.open.is_empty() && self.is_idle() {
-            self.is_settling = false;
+        if self.settle == Settle::Barrier && self.accepted.is_empty() && self.writing.is_empty() {
+            self.settle = Settle::No;
         }
         if !self.writing.is_empty() || self.barrier.is_some() || self.reset.is_some() || !self.barrier_is_due(now) {
             return;
+        }
+        if self.settle == Settle::Barrier {
+            self.settle = Settle::No;
         }
         let writer = self.cx.writer.clone();
         self.barrier = Some((tokio::spawn(async move { writer.barrier().await }), now));
@@ -425,7 +458,6 @@ impl Worker {
                 self.barrier_attempts = 0;
                 self.barrier_not_before = None;
                 self.accepted_since = None;
-                self.is_settling = false;
                 let group = std::mem::take(&mut self.accepted);
                 self.cx.view.committed(settled.version, took, self.cx.clock.now());
                 self.cx.view.move_positions(settled.positions);
@@ -496,7 +528,10 @@ impl Worker {
         self.cx.meters.abandoned.increment(gone.len() as u64);
         gone.into_iter().for_each(|ledger| ledger.fail(cause));
         let writer = self.cx.writer.clone();
-        self.reset = Some(tokio::spawn(async move { writer.reset().await }));
+        self.reset = Some(tokio::spawn(async move {
+            // A writer that does not come back must not hold its shard for ever.
+            drop(tokio::time::timeout(RESET_MAX, writer.reset()).await);
+        }));
         self.cx.view.is_running();
     }
 

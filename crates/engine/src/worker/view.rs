@@ -64,7 +64,6 @@ pub(crate) struct ShardSight {
     pub(crate) state: SinkState,
     pub(crate) open_rows: u64,
     pub(crate) accepted_rows: u64,
-    pub(crate) positions: Positions,
     pub(crate) last_commit: Option<LastCommit>,
 }
 
@@ -212,7 +211,6 @@ impl ShardView {
             state: inside.state.clone(),
             open_rows: inside.open_rows,
             accepted_rows: inside.accepted_rows,
-            positions: inside.positions.clone(),
             last_commit: inside.last_commit,
         }
     }
