@@ -188,6 +188,10 @@ impl Subscription {
         if let Some(at) = self.from_time {
             match offset_at(&self.partition, at).await {
                 Ok(offset) => (self.cursor, self.from_time) = (offset, None),
+                Err(ReadError::Closed) => {
+                    self.is_over = true;
+                    return None;
+                }
                 Err(error) => return Some(Err(error)),
             }
         }
@@ -225,6 +229,10 @@ impl Subscription {
                 self.cursor = Offset(self.cursor.0 + records.len() as u64);
                 Some(Ok(records))
             }
+            Err(ReadError::Closed) => {
+                self.is_over = true;
+                None
+            }
             Err(error) => {
                 self.pass(&error);
                 Some(Err(error))
@@ -241,10 +249,6 @@ impl Subscription {
         let behind = match error {
             ReadError::Trimmed { log_start, .. } => *log_start,
             ReadError::Damaged { to, .. } => *to,
-            ReadError::Closed => {
-                self.is_over = true;
-                return;
-            }
             _ => return,
         };
         match self.options.on_gap {

@@ -10,6 +10,7 @@ use crate::{Delivered, PublishOptions, PublishOutcome, Record, Start, SubscribeO
 
 mod faults;
 mod keyed;
+mod model;
 mod publishing;
 mod reading;
 mod retaining;

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::committer::{After, Committer};
 
@@ -194,10 +194,7 @@ fn put_back(shared: &Shared, committer: Box<Committer>, after: After) {
 }
 
 fn next(shared: &Shared) -> Option<Box<Committer>> {
-    let spin_until = Instant::now() + SPIN;
-    while shared.ready.load(Ordering::Acquire) == 0 && Instant::now() < spin_until {
-        std::thread::yield_now();
-    }
+    let mut has_spun = false;
     let mut queue = shared.queue.lock();
     loop {
         if queue.is_closed {
@@ -211,12 +208,19 @@ fn next(shared: &Shared) -> Option<Box<Committer>> {
             shared.ready.store(queue.ready.len(), Ordering::Release);
             return Some(committer);
         }
+        // A thread that spins counts as idle, so that nobody starts another one for what it is about to take.
         queue.idle += 1;
-        match queue.later.peek().map(|Reverse(later)| later.at) {
-            Some(at) => {
-                let _ = shared.work.wait_until(&mut queue, at);
-            }
-            None => shared.work.wait(&mut queue),
+        if !has_spun {
+            has_spun = true;
+            MutexGuard::unlocked(&mut queue, || {
+                while shared.ready.load(Ordering::Acquire) == 0 && now.elapsed() < SPIN {
+                    std::thread::yield_now();
+                }
+            });
+        } else if let Some(at) = queue.later.peek().map(|Reverse(later)| later.at) {
+            let _ = shared.work.wait_until(&mut queue, at);
+        } else {
+            shared.work.wait(&mut queue);
         }
         queue.idle -= 1;
     }

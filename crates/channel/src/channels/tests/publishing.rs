@@ -199,8 +199,12 @@ async fn concurrent_publishers_share_syncs_and_a_lone_one_takes_one() {
     committed(channel.publish(record(0), PublishOptions::default()).await);
     settle_down(&vfs).await;
     let before = syncs(&vfs);
-    committed(channel.publish(record(0), PublishOptions::default()).await);
-    assert_eq!(syncs(&vfs) - before, 1, "a lone publish takes one sync");
+    for _ in 0..30 {
+        committed(channel.publish(record(0), PublishOptions::default()).await);
+    }
+    // Housekeeping's own, for space and for a mark of a quiet second, come on top.
+    let taken = syncs(&vfs) - before;
+    assert!((30..=34).contains(&taken), "{taken} syncs for 30 lone publishes");
     vfs.set_sync_delay(Duration::from_millis(4));
     settle_down(&vfs).await;
     let before = syncs(&vfs);
