@@ -219,16 +219,16 @@ impl Group {
         Ok(())
     }
 
-    /// Completes all files. `Err`: the group is lost.
-    pub(crate) async fn seal(mut self, files: &DataFiles) -> Result<Sealed, Group> {
+    /// Completes all files. `Err`: the group is lost, and why.
+    pub(crate) async fn seal(mut self, files: &DataFiles) -> Result<Sealed, String> {
         if self.lost.is_none()
             && let Err(why) = self.close_files(files).await
         {
             self.lose(files, why).await;
         }
-        if self.lost.is_some() {
-            return Err(self);
+        match self.lost {
+            Some(why) => Err(why),
+            None => Ok(Sealed { taken: self.taken, adds: self.adds }),
         }
-        Ok(Sealed { taken: self.taken, adds: self.adds })
     }
 }

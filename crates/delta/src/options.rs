@@ -93,9 +93,10 @@ impl DeltaOptions {
         }
     }
 
-    /// The memory that the writer may hold (X of E126): open files × (2 row groups + 3 upload parts).
-    pub fn memory_max(&self) -> ByteSize {
-        let files = if self.partition_by.is_empty() { 1 } else { self.max_open_files as u64 };
+    /// The memory that a writer may hold (X of E126): open files × (2 row groups + 3 upload parts). Without partition
+    /// columns one file is open.
+    pub fn memory_max(&self, is_partitioned: bool) -> ByteSize {
+        let files = if is_partitioned { self.max_open_files as u64 } else { 1 };
         let each = self.row_group_bytes.0.saturating_mul(2).saturating_add(3 * UPLOAD_PART_BYTES as u64);
         ByteSize(files.saturating_mul(each))
     }

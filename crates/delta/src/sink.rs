@@ -61,6 +61,8 @@ struct Memory {
     commits: u64,
     rows: u64,
     held: Vec<Arc<Mutex<Held>>>,
+    /// As the last plan saw it.
+    is_partitioned: bool,
 }
 
 /// What `open` found out.
@@ -202,7 +204,9 @@ impl DeltaSink {
                 layout
             }
         };
-        notes.push(format!("delta: holds up to {} for encoding", options.memory_max()));
+        let is_partitioned = !layout.partition.is_empty();
+        shared.memory.lock().is_partitioned = is_partitioned;
+        notes.push(format!("delta: holds up to {} for encoding", options.memory_max(is_partitioned)));
         Ok(SinkPlan { schema: layout.schema.clone(), notes, detail: Box::new(Detail { rows: rows.clone() }) })
     }
 
@@ -413,6 +417,11 @@ impl Sink for DeltaSink {
     fn refuses_rows(&self) -> bool {
         // Types, nulls and ranges were judged by the chain; Parquet takes what has the planned schema.
         false
+    }
+
+    fn writer_bytes(&self) -> u64 {
+        let is_partitioned = self.shared.memory.lock().is_partitioned;
+        self.shared.options.memory_max(is_partitioned || !self.shared.options.partition_by.is_empty()).0
     }
 
     fn report(&self) -> serde_json::Value {

@@ -176,7 +176,7 @@ impl Shard {
                     self.sealed = Some(sealed);
                     continue;
                 }
-                Ok(Err(group)) => group.lost().unwrap_or("its files could not be completed").to_owned(),
+                Ok(Err(why)) => why,
                 Err(error) => error.to_string(),
             };
             self.lost.extend(ids);

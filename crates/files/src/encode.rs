@@ -19,7 +19,18 @@ use crate::options::{Compression, FilesOptions, Format};
 /// A row group is closed when it holds this much memory.
 const ROW_GROUP_BYTES: usize = 16 << 20;
 const SLICE_ROWS: usize = 8192;
+const BUFFER_BYTES: usize = 1 << 20;
 const ZSTD_LEVEL: i32 = 3;
+
+/// Memory that an open file may hold: two row groups, or what a compressor looks back on; and the buffer before the file.
+pub(crate) fn memory_max(format: Format) -> u64 {
+    const COMPRESSOR_BYTES: u64 = 8 << 20;
+    let encoder = match format {
+        Format::Parquet => 2 * ROW_GROUP_BYTES as u64,
+        Format::Ndjson => COMPRESSOR_BYTES,
+    };
+    encoder + BUFFER_BYTES as u64
+}
 
 /// Bytes on their way into the file.
 pub(crate) enum Stream {
@@ -30,7 +41,7 @@ pub(crate) enum Stream {
 
 impl Stream {
     fn over(file: File, compression: Compression) -> io::Result<Stream> {
-        let file = BufWriter::with_capacity(1 << 20, file);
+        let file = BufWriter::with_capacity(BUFFER_BYTES, file);
         Ok(match compression {
             Compression::None => Stream::Plain(file),
             Compression::Gzip => Stream::Gzip(GzEncoder::new(file, flate2::Compression::default())),
@@ -72,7 +83,7 @@ impl Write for Stream {
 
 /// An open file.
 pub(crate) enum Encoder {
-    Ndjson(LineDelimitedWriter<Stream>),
+    Ndjson(Box<LineDelimitedWriter<Stream>>),
     Parquet(Box<ArrowWriter<BufWriter<File>>>),
 }
 
@@ -119,9 +130,9 @@ impl Encoder {
     /// Starts a file.
     pub(crate) fn over(file: File, schema: &SchemaRef, options: &FilesOptions) -> io::Result<Encoder> {
         match options.format {
-            Format::Ndjson => Ok(Encoder::Ndjson(lines(Stream::over(file, options.compression)?))),
+            Format::Ndjson => Ok(Encoder::Ndjson(Box::new(lines(Stream::over(file, options.compression)?)))),
             Format::Parquet => {
-                let file = BufWriter::with_capacity(1 << 20, file);
+                let file = BufWriter::with_capacity(BUFFER_BYTES, file);
                 let writer = ArrowWriter::try_new(file, schema.clone(), Some(properties(options.compression)));
                 Ok(Encoder::Parquet(Box::new(writer.map_err(io::Error::other)?)))
             }

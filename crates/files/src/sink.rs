@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::code::FilesError;
-use crate::encode::check_schema;
+use crate::encode::{check_schema, memory_max};
 use crate::ledger::{FOLDER, Ledger, StepHook, sync_directory};
 use crate::options::FilesOptions;
 use crate::shard::{Fill, ShardCx};
@@ -303,6 +303,10 @@ impl Sink for FilesSink {
 
     fn refuses_rows(&self) -> bool {
         false
+    }
+
+    fn writer_bytes(&self) -> u64 {
+        memory_max(self.shared.options.format)
     }
 
     fn report(&self) -> serde_json::Value {
