@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use landfall_channel::{Channel, ChannelOptions};
 use landfall_protocol::{IngestCode, Limits, MAX_TABLE_NAME_BYTES, Refusal};
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use crate::admission::Admission;
 use crate::glob;
@@ -40,6 +40,8 @@ pub(crate) struct Core {
     pub(crate) phase: watch::Sender<Phase>,
     /// How many tails are open.
     pub(crate) tails: AtomicU64,
+    /// One new schema at a time is compared and offered, so that two cannot contradict each other unseen.
+    pub(crate) schema_offers: Semaphore,
     /// How many channels were made by rule.
     auto_created: Mutex<u64>,
 }
@@ -56,6 +58,7 @@ impl Core {
             meters: Meters::new(),
             phase: watch::Sender::new(Phase::Serving),
             tails: AtomicU64::new(0),
+            schema_offers: Semaphore::new(1),
             auto_created: Mutex::new(0),
             options,
             parts,

@@ -9,6 +9,7 @@ mod frame;
 mod outbox;
 mod piece;
 mod recovery;
+mod schema;
 mod service;
 mod session;
 

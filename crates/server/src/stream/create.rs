@@ -11,8 +11,9 @@ use tonic::metadata::MetadataMap;
 
 use crate::core::{Core, draining, shown};
 use crate::refusal;
+use crate::stream::schema;
 use crate::streams::StreamEntry;
-use crate::validate::{ProtoSchema, Validator};
+use crate::validate::Validator;
 
 /// What the request's metadata says.
 #[derive(Debug, Default)]
@@ -59,22 +60,21 @@ pub(crate) async fn open(core: &Core, asked: &Asked, create: CreateIngestStreamR
     let channel = core.channel_of_table(table).await?;
     let format = format_of(&create)?;
     // The schema is read before the format is fixed: a create that fails fixes nothing.
-    let (mut validator, schema) = match format {
-        RecordFormat::Proto => {
-            let parsed = ProtoSchema::parse(create.descriptor_proto());
-            let parsed = parsed.map_err(|error| Refusal::new(IngestCode::SchemaInvalid, error.to_string()))?;
-            (Validator::Proto(Arc::new(parsed)), create.descriptor_proto.clone())
-        }
-        _ => (Validator::Json, None),
+    let schema = match format {
+        RecordFormat::Proto => Some(Arc::new(schema::parse(create.descriptor_proto())?)),
+        _ => None,
     };
-    if channel.options().validate == Validate::Off {
-        validator = Validator::Off;
-    }
-    accept_format(&channel, format).await?;
-    let schema = match schema {
-        Some(bytes) => Some(offer_schema(&channel, format, bytes).await?),
-        None => None,
+    let validator = match &schema {
+        _ if channel.options().validate == Validate::Off => Validator::Off,
+        Some(schema) => Validator::Proto(Arc::clone(schema)),
+        None => Validator::Json,
     };
+    compare_format(&channel, format)?;
+    let schema = match (schema, create.descriptor_proto) {
+        (Some(parsed), Some(bytes)) => Some(schema::offer(core, &channel, parsed, bytes).await?),
+        _ => None,
+    };
+    fix_format(&channel, format).await?;
     let entry = place(core, &channel, asked.slot)?;
     Ok(Opened { channel, entry, format, validator, schema })
 }
@@ -99,33 +99,31 @@ fn format_of(create: &CreateIngestStreamRequest) -> Result<RecordFormat, Refusal
     }
 }
 
-/// Compares the type with the channel's; a channel without one takes it, durably, before the stream is open (G11).
-async fn accept_format(channel: &Channel, format: RecordFormat) -> Result<(), Refusal> {
-    let mut fixed = channel.format();
-    if fixed.is_none() {
-        let channel = channel.clone();
-        let done = tokio::task::spawn_blocking(move || channel.fix_format(format)).await;
-        fixed = Some(done.map_err(|_| draining())?.map_err(|error| refusal::of(&error))?);
-    }
-    match fixed {
-        Some(RecordFormat::Any) => Ok(()),
+/// Compares the stream's type with the channel's, if that is fixed (G11).
+fn compare_format(channel: &Channel, format: RecordFormat) -> Result<(), Refusal> {
+    match channel.format() {
+        None | Some(RecordFormat::Any) => Ok(()),
         Some(fixed) if fixed == format => Ok(()),
-        fixed => Err(Refusal::new(
+        Some(fixed) => Err(Refusal::new(
             IngestCode::RecordType,
             format!(
                 "channel {} takes {} records, the stream would send {}",
                 channel.name(),
-                fixed.map_or("no", RecordFormat::as_str),
+                fixed.as_str(),
                 format.as_str()
             ),
         )),
     }
 }
 
-async fn offer_schema(channel: &Channel, format: RecordFormat, schema: bytes::Bytes) -> Result<u32, Refusal> {
-    let channel = channel.clone();
-    let offered = tokio::task::spawn_blocking(move || channel.offer_schema(format, &schema)).await;
-    offered.map_err(|_| draining())?.map_err(|error| refusal::of(&error))
+/// A channel without a type takes the stream's, durably, before the stream is open; of two at once one wins.
+async fn fix_format(channel: &Channel, format: RecordFormat) -> Result<(), Refusal> {
+    if channel.format().is_none() {
+        let channel = channel.clone();
+        let done = tokio::task::spawn_blocking(move || channel.fix_format(format)).await;
+        done.map_err(|_| draining())?.map_err(|error| refusal::of(&error))?;
+    }
+    compare_format(channel, format)
 }
 
 /// Binds the stream to a partition (G13, G20).

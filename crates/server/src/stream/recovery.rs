@@ -13,9 +13,14 @@ use crate::stream::piece::Piece;
 /// The first and the longest delay before pieces are tried again.
 const DELAY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
-/// Whether the channel had no room, and may have some soon (CH0020, CH0023, CH0030).
+/// Whether the channel had no room, and may have some soon (CH0020, CH0023, CH0030): for this publish, or for a
+/// later one of its chain, which breaks the chain for all that are not written yet.
 pub(super) fn had_no_room(error: &PublishError) -> bool {
-    error.code().area() == "CH" && matches!(error.code().number(), 20 | 23 | 30)
+    let code = match error {
+        PublishError::ChainBroken { first } => *first,
+        other => other.code(),
+    };
+    code.area() == "CH" && matches!(code.number(), 20 | 23 | 30)
 }
 
 /// What is set aside. Lives from the first refusal until something commits, so that the deadline and the delays

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
-use landfall_channel::{ChainId, Channel, PublishError, PublishOptions, PublishOutcome, Record, Ticket};
+use landfall_channel::{ChainId, Channel, PublishOptions, PublishOutcome, Record, Ticket};
 use landfall_protocol::wire::{EphemeralStreamRequest, ephemeral_stream_request::Payload};
 use landfall_protocol::{IngestCode, Refusal};
 use landfall_types::Durability;
@@ -40,8 +40,11 @@ pub(crate) async fn run(
 ) {
     core.meters.opening.increment(1.0);
     let opened = tokio::select! {
+        biased;
         () = poll_fn(|cx| outbox.poll_abandoned(cx)) => None,
         opened = open(&core, &asked, &mut inbound, &account) => Some(opened),
+        // A call without a create must not hold a drain.
+        () = core.closing() => Some(Err(draining())),
     };
     core.meters.opening.decrement(1.0);
     let opened = match opened {
@@ -140,6 +143,10 @@ struct Session<'a> {
     submitting: Option<Submitting>,
     in_flight: VecDeque<InFlight>,
     recovery: Option<Recovery>,
+    /// How many pieces may be out at a time, once the channel had no room for as many as there were. Half of them
+    /// after each shortage, one more with each commit: a refusal breaks the chain for all that are still queued,
+    /// so asking for too much again and again would get nothing done.
+    most_out: Option<usize>,
     unacked_bytes: usize,
     ending: Option<End>,
     /// When the close signal's time is over.
@@ -179,6 +186,7 @@ impl<'a> Session<'a> {
             submitting: None,
             in_flight: VecDeque::new(),
             recovery: None,
+            most_out: None,
             unacked_bytes: 0,
             ending: None,
             close_at: None,
@@ -309,7 +317,8 @@ impl<'a> Session<'a> {
     }
 
     fn submit_next(&mut self) {
-        if self.submitting.is_some() || self.is_recovering() {
+        let is_full = self.most_out.is_some_and(|most| self.in_flight.len() >= most);
+        if self.submitting.is_some() || self.is_recovering() || is_full {
             return;
         }
         let Some(mut piece) = self.queued.pop() else { return };
@@ -370,14 +379,13 @@ impl<'a> Session<'a> {
                 meters.records(outcome, piece.count);
                 self.unacked_bytes = self.unacked_bytes.saturating_sub(piece.bytes);
                 self.recovery = None;
+                self.most_out = self.most_out.map(|most| most.saturating_add(1));
                 Ok(piece.completes.map(|frame| (frame, committed.class, piece.received)))
             }
             PublishOutcome::NotStored(not_stored) => {
                 let cause = refusal::of(&not_stored.error).at_frame(piece.first_frame);
                 piece.records = not_stored.records;
-                let broken = matches!(not_stored.error, PublishError::ChainBroken { .. });
-                let waits = self.is_recovering();
-                if !(had_no_room(&not_stored.error) || broken && waits) || piece.records.is_empty() {
+                if !had_no_room(&not_stored.error) || piece.records.is_empty() {
                     self.give_up(piece, Outcome::NotStored);
                     return Err(cause);
                 }
@@ -397,6 +405,9 @@ impl<'a> Session<'a> {
     fn redo(&mut self, piece: Piece, cause: Refusal) -> Result<Option<(i64, Durability, Instant)>, Refusal> {
         let now = Instant::now();
         let all_back = self.in_flight.is_empty() && self.submitting.is_none();
+        if !self.is_recovering() {
+            self.most_out = Some(((self.in_flight.len() + 1) / 2).max(1));
+        }
         let recovery = self.recovery.get_or_insert_with(|| Recovery::new(now, cause));
         recovery.set_aside(piece, now, self.core.limits().stream_deadline)?;
         if all_back {

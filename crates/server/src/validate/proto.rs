@@ -5,6 +5,8 @@
 //! nesting is bounded ([`MAX_BINARY_DEPTH`]), unknown fields are stepped over. Nothing is built and no payload
 //! byte leaves in an error (I14).
 
+mod compatible;
+
 use std::collections::HashMap;
 
 use landfall_protocol::{MAX_BINARY_DEPTH, MAX_SCHEMA_BYTES, MAX_SCHEMA_FIELDS};
@@ -57,12 +59,15 @@ enum Form {
     Group(usize),
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Field {
     form: Form,
     repeated: bool,
     /// Its place among the required fields of its message.
     required: Option<u32>,
+    /// As declared, for comparing schemas.
+    kind: Type,
+    name: Box<str>,
 }
 
 #[derive(Debug, Default)]
@@ -151,7 +156,14 @@ impl<'a> Names<'a> {
                 table.required.push(number);
                 u32::try_from(table.required.len() - 1).unwrap_or(u32::MAX)
             });
-            let entry = Field { form, repeated: field.label() == Label::Repeated, required };
+            let kind = match form {
+                Form::Message(_) => Type::Message,
+                Form::Group(_) => Type::Group,
+                _ if field.r#type.is_none() => Type::Enum,
+                _ => field.r#type(),
+            };
+            let repeated = field.label() == Label::Repeated;
+            let entry = Field { form, repeated, required, kind, name: field.name().into() };
             if table.fields.insert(number, entry).is_some() {
                 return Err(wrong());
             }
@@ -261,7 +273,7 @@ impl Walk<'_> {
             {
                 *word |= 1 << (place % 64);
             }
-            self.field(number, wire, *field, end, start, depth)?;
+            self.field(number, wire, field, end, start, depth)?;
         }
         for (place, field) in required.iter().enumerate() {
             if seen.get(place / 64).is_none_or(|word| word >> (place % 64) & 1 == 0) {
@@ -275,7 +287,7 @@ impl Walk<'_> {
         &mut self,
         number: u32,
         wire: u8,
-        field: Field,
+        field: &Field,
         end: usize,
         start: usize,
         depth: usize,

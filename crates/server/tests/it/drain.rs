@@ -80,10 +80,9 @@ async fn an_idle_server_drains_at_once() {
 async fn a_call_without_a_create_does_not_hold_a_drain() {
     let world = World::plain().await;
     let mut client = world.connect().await;
-    let stream = RawStream::call(&mut client).await.unwrap();
-    let started = Instant::now();
-    let report = world.server.drain(Duration::ZERO, Instant::now() + Duration::from_secs(2)).await;
-    assert!(report.left.is_empty(), "{report:?}");
-    assert!(started.elapsed() < Duration::from_secs(10));
-    drop(stream);
+    let mut stream = RawStream::call(&mut client).await.unwrap();
+    let report = world.server.drain(Duration::from_secs(10), Instant::now() + PATIENCE).await;
+    assert!(report.is_clean(), "{report:?}");
+    let (_, code, refusal) = stream.refused().await;
+    assert_eq!((code, refusal.code.as_str()), (Code::Unavailable, "LF-IN0020"));
 }
