@@ -249,6 +249,12 @@ impl LetterQueue {
         (taken, is_over)
     }
 
+    /// The next parcel, as the worker would take it.
+    #[cfg(test)]
+    pub(crate) fn take_for_test(&self) -> Option<Parcel> {
+        self.inside.lock().parcels.pop_front()
+    }
+
     /// The dead-letter worker: stores and delivers until the queue is closed and empty.
     pub(crate) async fn work(self: Arc<Self>, store: Arc<dyn DeadLetter>, backoff: Backoff) {
         loop {

@@ -4,6 +4,9 @@
 //! Keys never mix identities: a channel made anew under an old name has another identity and inherits nothing. The
 //! form on disk is described in `docs/formats/watermarks.md`.
 
+#[cfg(all(test, not(feature = "loom")))]
+mod tests;
+
 use std::collections::BTreeMap;
 
 use bytes::Bytes;

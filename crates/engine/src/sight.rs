@@ -228,6 +228,14 @@ impl Shared {
         word.why = why.clone();
         drop(word);
         if is_edge {
+            // A state changes seldom: the lookup of its gauge costs nothing that matters.
+            let show = |state: PipelineState, value: f64| {
+                let state = format!("{state:?}").to_lowercase();
+                metrics::gauge!("landfall_pipeline_state", "pipeline" => self.id.0.clone(), "state" => state)
+                    .set(value);
+            };
+            show(before, 0.0);
+            show(state, 1.0);
             let before_ms = u64::try_from(spent.as_millis()).unwrap_or(u64::MAX);
             match why {
                 Some(why) if matches!(state, PipelineState::Failed | PipelineState::Blocked) => tracing::error!(

@@ -10,6 +10,6 @@ mod numbers;
 mod scripted_sink;
 
 pub use lane_bench::LaneBench;
-pub use memory_source::{MemoryLane, MemorySource};
+pub use memory_source::{MemoryLane, MemorySource, payloads};
 pub use numbers::{KeepIf, NumberDecoder, numbers};
 pub use scripted_sink::{Act, MemoryLetters, ScriptedSink, StoredRow};

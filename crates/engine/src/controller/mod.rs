@@ -255,7 +255,7 @@ impl<'s, S: Source> Controller<'s, S> {
                     pipeline = %self.cx.pipeline, partition = partition.0,
                     "a partition stands at its ceiling of pending batches"
                 );
-                self.settle_soon();
+                self.hurry(now);
             },
             DriverReport::Ended { driver } => {
                 if let Some(seat) = self.cx.drivers.get_mut(driver) {

@@ -396,6 +396,14 @@ pub(crate) struct Harvest {
 }
 
 impl Harvester {
+    /// How a slot of a sink was resolved: delivered or failed; `None` while something is held.
+    #[cfg(test)]
+    pub(crate) fn outcome(&self, sequence: u64, sink: usize) -> Option<bool> {
+        let cell = self.shared.cell(sequence, sink);
+        let is_resolved = cell.holds.load(Ordering::SeqCst) == 0;
+        is_resolved.then(|| cell.status.load(Ordering::Acquire) == DELIVERED)
+    }
+
     /// The ring's partition.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn partition(&self) -> PartitionId {

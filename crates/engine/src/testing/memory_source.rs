@@ -247,7 +247,7 @@ impl SourceLane for MemoryLane {
             let end = records.len().min(start.saturating_add(limit.rows));
             if start < end {
                 let range = start as u64..end as u64;
-                let rows = payload_batch(*partition, range.clone(), &records[start..end]);
+                let rows = self::payloads(*partition, range.clone(), &records[start..end]);
                 let bytes = rows.get_array_memory_size();
                 self.next[at] = Place::of(Offset(range.end));
                 let places = Place::of(Offset(range.start))..Place::of(Offset(range.end));
@@ -258,16 +258,16 @@ impl SourceLane for MemoryLane {
     }
 }
 
-/// Records in the payload schema.
-fn payload_batch(partition: PartitionId, offsets: Range<u64>, payloads: &[String]) -> RecordBatch {
-    let rows = payloads.len();
+/// Records in the payload schema, without keys and headers.
+pub fn payloads(partition: PartitionId, offsets: Range<u64>, texts: &[String]) -> RecordBatch {
+    let rows = texts.len();
     let schema = payload_schema();
     let DataType::List(item) = schema.field(3).data_type() else { unreachable!("headers are a list") };
     let DataType::Struct(fields) = item.data_type() else { unreachable!("of structs") };
     let mut headers = ListBuilder::new(struct_builder(fields)).with_field(item.clone());
     (0..rows).for_each(|_| headers.append(true));
     let columns: Vec<ArrayRef> = vec![
-        Arc::new(BinaryViewArray::from_iter_values(payloads.iter().map(String::as_bytes))),
+        Arc::new(BinaryViewArray::from_iter_values(texts.iter().map(String::as_bytes))),
         new_null_array(schema.field(1).data_type(), rows),
         Arc::new(TimestampMicrosecondArray::from(vec![0; rows]).with_timezone("UTC")),
         Arc::new(headers.finish()),

@@ -309,6 +309,8 @@ impl Worker {
         let waits = self.writing.len() >= self.concurrency
             || self.barrier.is_some()
             || self.reset.is_some()
+            // A destination that does not commit gets no more: the group would grow for nothing.
+            || self.barrier_attempts > 0
             || (self.barrier_is_due(now) && !self.accepted.is_empty());
         if waits {
             return false;
