@@ -6,6 +6,8 @@
 //! ones and never stops its neighbours (I13); no payload and no query can panic it or make it allocate without bound
 //! (I14). It implements the engine's `Decoder` and `Transform` and knows nothing of sources and sinks.
 
+#![warn(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
+
 mod code;
 mod function;
 mod hidden;

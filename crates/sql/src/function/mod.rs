@@ -16,7 +16,7 @@ use arrow_array::ArrayRef;
 use arrow_schema::{DataType, TimeUnit};
 use datafusion_common::{DataFusionError, Result, exec_datafusion_err};
 use datafusion_expr::{
-    ColumnarValue, HigherOrderUDF, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, TypeSignature, Volatility,
+    ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, TypeSignature, Volatility,
 };
 
 /// A function over whole columns of one batch.
@@ -147,12 +147,6 @@ pub(crate) fn scalar_functions() -> &'static HashMap<String, Arc<ScalarUDF>> {
         }
         functions
     });
-    &FUNCTIONS
-}
-
-/// The library's functions that take a function, like `array_transform`.
-pub(crate) fn higher_order_functions() -> &'static HashMap<String, Arc<HigherOrderUDF>> {
-    static FUNCTIONS: LazyLock<HashMap<String, Arc<HigherOrderUDF>>> = LazyLock::new(HashMap::new);
     &FUNCTIONS
 }
 

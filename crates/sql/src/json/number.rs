@@ -23,8 +23,8 @@ pub(super) fn scaled(number: &Number<'_>, precision: u8, scale: i8, rounds: bool
         None => (unsigned, 0),
     };
     let (whole, fraction) = match mantissa.iter().position(|byte| *byte == b'.') {
-        Some(at) => (&mantissa[..at], mantissa.get(at + 1..).unwrap_or_default()),
-        None => (mantissa, &[][..]),
+        Some(at) => (mantissa.get(..at).unwrap_or_default(), mantissa.get(at + 1..).unwrap_or_default()),
+        None => (mantissa, <&[u8]>::default()),
     };
     // The significant digits: without zeros at either end.
     let all = whole.len() + fraction.len();

@@ -7,13 +7,13 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use arrow_array::{RecordBatch, RecordBatchOptions, UInt32Array};
-use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef};
+use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef, TimeUnit};
 use datafusion_common::tree_node::{Transformed, TreeNode};
 use datafusion_common::{DFSchema, DataFusionError, Result, TableReference};
 use datafusion_expr::Expr;
 use datafusion_expr::execution_props::ExecutionProps;
 use datafusion_expr::physical_planning_context::PhysicalPlanningContext;
-use datafusion_physical_expr::expressions::BinaryExpr;
+use datafusion_physical_expr::expressions::{BinaryExpr, cast};
 use datafusion_physical_expr::{PhysicalExpr, create_physical_expr};
 use landfall_engine::contract::{EngineError, PlanError, RowErrors, columns, is_hidden};
 
@@ -78,7 +78,9 @@ impl Bound {
         }
         let scanned = schema_of(&visible, &hidden);
         let mut steps = Vec::with_capacity(plan.steps.steps.len());
-        for step in &plan.steps.steps {
+        let is_rename = |step: &Step| matches!(step, Step::Rename { .. });
+        let last = plan.steps.steps.iter().rposition(|step| !is_rename(step));
+        for (number, step) in plan.steps.steps.iter().enumerate() {
             match step {
                 Step::Rename { output } => {
                     // Qualifiers by name: what is not there was not read.
@@ -99,7 +101,12 @@ impl Bound {
                     let mut bound = Vec::with_capacity(columns.len());
                     let mut next: Visible = Vec::with_capacity(columns.len());
                     for (column, (qualifier, field)) in columns.iter().zip(output.iter()) {
-                        let expression = physical(column, &level)?;
+                        let mut expression = physical(column, &level)?;
+                        let kind = expression.data_type(level.as_arrow())?;
+                        let landed = landed_type(&kind);
+                        if last == Some(number) && landed != kind {
+                            expression = cast(expression, level.as_arrow(), landed)?;
+                        }
                         let kind = expression.data_type(level.as_arrow())?;
                         // Only a column that is passed on keeps its promise never to be null: what the library
                         // promises of other expressions is not checked by anyone.
@@ -176,6 +183,16 @@ impl Bound {
             rows = evaluate::kept(rows, &kept)?;
         }
         assemble(&self.output, rows.batch.columns().to_vec(), rows.batch.num_rows())
+    }
+}
+
+/// SQL has no unsigned integers, and its timestamps are microseconds (E104): what functions give otherwise becomes so
+/// where it leaves the query.
+fn landed_type(kind: &DataType) -> DataType {
+    match kind {
+        DataType::UInt8 | DataType::UInt16 | DataType::UInt32 | DataType::UInt64 => DataType::Int64,
+        DataType::Timestamp(_, zone) => DataType::Timestamp(TimeUnit::Microsecond, zone.as_ref().map(|_| "UTC".into())),
+        other => other.clone(),
     }
 }
 

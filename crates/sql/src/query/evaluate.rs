@@ -74,7 +74,7 @@ fn evaluate(named: &[Named], rows: Rows, report: Report<'_>) -> Result<(Rows, Ve
         let slice = rows.batch.slice(range.start, range.len());
         match whole(named, &slice) {
             Ok(columns) => {
-                good[range].fill(true);
+                good.iter_mut().take(range.end).skip(range.start).for_each(|good| *good = true);
                 pieces.push(columns);
             }
             Err(error) if range.len() <= 1 => {

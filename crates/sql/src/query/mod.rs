@@ -19,10 +19,10 @@ mod tests;
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
-use arrow_schema::{Schema, SchemaRef};
+use arrow_schema::{DataType, Schema, SchemaRef};
 use datafusion_common::config::ConfigOptions;
 use datafusion_common::tree_node::{TreeNode, TreeNodeRecursion};
-use datafusion_common::{DFSchemaRef, DataFusionError};
+use datafusion_common::{DFSchemaRef, DataFusionError, ScalarValue};
 use datafusion_expr::{Expr, LogicalPlan, Volatility};
 use datafusion_optimizer::analyzer::Analyzer;
 use datafusion_optimizer::analyzer::type_coercion::TypeCoercion;
@@ -56,7 +56,8 @@ pub struct CompiledSql {
 #[derive(Debug)]
 struct Plan {
     steps: Steps,
-    output: DFSchemaRef,
+    /// The visible columns.
+    output: SchemaRef,
     keep_empty: bool,
     /// The library's plan, for people.
     text: String,
@@ -66,12 +67,12 @@ impl Sql {
     /// Compiles a SELECT over `input`. The schema is that of the decoder's output for all columns; hidden ones may be
     /// there and are not part of `*`.
     pub fn compile(self, query: &str, input: &SchemaRef) -> Result<CompiledSql, PlanError> {
-        self.plan(syntax::query(query)?, query, input)
+        on_a_deep_stack(|| self.plan(syntax::query(query)?, query, input))
     }
 
     /// Compiles a condition, as a sink's `where` has it: the rows for which it is true stay as they are.
     pub fn compile_where(self, condition: &str, input: &SchemaRef) -> Result<CompiledSql, PlanError> {
-        self.plan(syntax::condition(condition)?, condition, input)
+        on_a_deep_stack(|| self.plan(syntax::condition(condition)?, condition, input))
     }
 
     fn plan(self, statement: Statement, text: &str, input: &SchemaRef) -> Result<CompiledSql, PlanError> {
@@ -92,21 +93,21 @@ impl Sql {
         let optimized = Optimizer::with_rules(rules)
             .optimize(analyzed, &OptimizerContext::new().without_query_execution_start_time(), |_, _| {})
             .map_err(|error| plan_error(&error, text, code::BAD_CONSTANT))?;
-        let output = optimized.schema().clone();
-        check_names(&output)?;
+        check_names(optimized.schema())?;
+        check_sizes(&optimized)?;
         let steps = Steps::of(&optimized)?;
-        let compiled = CompiledSql {
-            plan: Arc::new(Plan {
-                steps,
-                output,
-                keep_empty: self.keep_empty,
-                text: optimized.display_indent().to_string(),
-            }),
+        let mut plan = Plan {
+            steps,
+            output: context.input().clone(),
+            keep_empty: self.keep_empty,
+            text: optimized.display_indent().to_string(),
         };
         // Binds once against the whole input, so that what cannot be evaluated is refused now.
         let every = Wanted { paths: None, record_key: true, record_timestamp: true, record_headers: true };
-        Bound::new(&compiled.plan, &Hidden::new(&every).append_to(context.input().fields()))?;
-        Ok(compiled)
+        let bound = Bound::new(&plan, &Hidden::new(&every).append_to(context.input().fields()))?;
+        let output = bound.output().fields().iter().filter(|field| !is_hidden(field.name())).cloned();
+        plan.output = Arc::new(Schema::new(output.collect::<Vec<_>>()));
+        Ok(CompiledSql { plan: Arc::new(plan) })
     }
 }
 
@@ -128,10 +129,11 @@ impl CompiledSql {
 
     /// The visible output columns.
     pub fn output(&self) -> SchemaRef {
-        Arc::new(self.plan.output.as_arrow().clone())
+        self.plan.output.clone()
     }
 
     /// A transform of this query; each chain takes its own.
+    #[expect(clippy::wrong_self_convention, reason = "a compiled query makes as many transforms as there are chains")]
     pub fn into_transform(&self) -> Box<dyn Transform> {
         Box::new(SqlTransform { plan: self.plan.clone(), bound: None })
     }
@@ -159,6 +161,65 @@ impl Transform for SqlTransform {
             Some(bound) => bound.apply(rows, bad),
             None => Err(EngineError { code: code::NOT_BOUND, text: "the query is not bound".to_owned() }),
         }
+    }
+}
+
+/// Planning goes down the tree of the query: here it has room for the deepest text that passes the length check. A
+/// panic of the library is an error too (I14).
+fn on_a_deep_stack<T: Send>(compile: impl FnOnce() -> Result<T, PlanError> + Send) -> Result<T, PlanError> {
+    const STACK_BYTES: usize = 256 << 20;
+    let failed = |why: &str| PlanError::new(code::NOT_BOUND, format!("the query cannot be compiled: {why}"));
+    std::thread::scope(|scope| {
+        std::thread::Builder::new()
+            .name("sql-compile".to_owned())
+            .stack_size(STACK_BYTES)
+            .spawn_scoped(scope, compile)
+            .map_err(|error| failed(&error.to_string()))?
+            .join()
+            .unwrap_or_else(|_| Err(failed("the planner panicked")))
+    })
+}
+
+/// Refuses functions whose result is as long as a row says: a payload could ask for any amount of memory (I14).
+fn check_sizes(plan: &LogicalPlan) -> Result<(), PlanError> {
+    const ELEMENTS_MAX: i128 = 65_536;
+    let is_small = |arg: &Expr| match arg {
+        Expr::Literal(value, _) => match value.cast_to(&DataType::Int64) {
+            Ok(ScalarValue::Int64(Some(value))) => i128::from(value).abs() <= ELEMENTS_MAX,
+            Ok(_) => true,
+            Err(_) => false,
+        },
+        _ => false,
+    };
+    let mut refused = None;
+    let looked = plan.apply(|node| {
+        node.apply_expressions(|expression| {
+            expression.apply(|part| {
+                let Expr::ScalarFunction(function) = part else { return Ok(TreeNodeRecursion::Continue) };
+                let is_bounded = match function.name() {
+                    "repeat" | "lpad" | "rpad" | "array_repeat" | "array_resize" => {
+                        function.args.get(1).is_none_or(is_small)
+                    }
+                    "range" | "generate_series" => function.args.iter().all(is_small),
+                    _ => true,
+                };
+                if !is_bounded {
+                    refused = Some(function.name().to_owned());
+                    return Ok(TreeNodeRecursion::Stop);
+                }
+                Ok(TreeNodeRecursion::Continue)
+            })
+        })
+    });
+    match (refused, looked) {
+        (Some(name), _) => Err(PlanError::new(
+            code::CANNOT_PLAN,
+            format!(
+                "{name}(): the length must be a constant of at most {ELEMENTS_MAX}, so that no row can ask for more"
+            ),
+        )),
+        (None, Ok(_)) => Ok(()),
+        (None, Err(error)) => Err(PlanError::new(code::CANNOT_PLAN, error.strip_backtrace())),
     }
 }
 

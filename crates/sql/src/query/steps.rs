@@ -284,7 +284,7 @@ fn unnested(unnest: &datafusion_expr::logical_plan::Unnest) -> Result<Unnest, Pl
             }
             (None, _) if unnest.struct_type_columns.contains(input) => {
                 // The fields of a struct come out side by side, in order.
-                let field = unnest.dependency_indices[..output].iter().filter(|earlier| *earlier == input).count();
+                let field = unnest.dependency_indices.iter().take(output).filter(|earlier| *earlier == input).count();
                 columns.push(Unnested::Field(*input, field));
             }
             (None, _) => columns.push(Unnested::Kept(*input)),

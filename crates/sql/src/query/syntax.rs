@@ -22,8 +22,11 @@ use crate::code;
 /// The one table that a query reads.
 pub(super) const INPUT: &str = "input";
 
-/// Queries and expressions longer than this are refused.
-const QUERY_BYTES_MAX: usize = 256 << 10;
+/// Queries and conditions longer than this are refused.
+const QUERY_BYTES_MAX: usize = 64 << 10;
+
+/// Levels of an expression: planning, binding and evaluation go down one by one, on stacks of any thread.
+const EXPRESSION_DEPTH_MAX: usize = 128;
 
 const ROWS_OF_OTHERS: &str = "needs rows of other batches: land the rows, then aggregate there or in `landfall query`";
 
@@ -129,7 +132,19 @@ impl Place<'_> {
     }
 
     fn bytes(&self, span: Span) -> Option<Range<usize>> {
-        (span != Span::empty()).then(|| self.byte(span.start)..self.byte(span.end))
+        if span == Span::empty() {
+            return None;
+        }
+        let start = self.byte(span.start);
+        let mut end = self.byte(span.end).max(start);
+        // The parser's place of a call ends with its last argument: the brackets that it opens are closed behind it.
+        let inside = self.text.get(start..end)?;
+        let mut open = inside.matches('(').count().saturating_sub(inside.matches(')').count());
+        while open > 0 && self.text.get(end..).is_some_and(|rest| rest.starts_with(')')) {
+            end += 1;
+            open -= 1;
+        }
+        Some(start..end)
     }
 
     fn error(&self, code: landfall_types::Code, span: Span, text: impl Into<String>) -> PlanError {
@@ -294,7 +309,7 @@ impl Place<'_> {
     }
 
     fn expressions<T: VisitMut>(&self, tree: &mut T) -> Result<(), PlanError> {
-        match tree.visit(&mut Expressions { place: self }) {
+        match tree.visit(&mut Expressions { place: self, depth: 0 }) {
             ControlFlow::Break(error) => Err(error),
             ControlFlow::Continue(()) => Ok(()),
         }
@@ -355,12 +370,28 @@ fn normalized(name: &Ident) -> String {
 
 struct Expressions<'a, 'b> {
     place: &'a Place<'b>,
+    depth: usize,
 }
 
 impl VisitorMut for Expressions<'_, '_> {
     type Break = PlanError;
 
+    fn post_visit_expr(&mut self, _: &mut Expr) -> ControlFlow<PlanError> {
+        self.depth -= 1;
+        ControlFlow::Continue(())
+    }
+
     fn pre_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<PlanError> {
+        self.depth += 1;
+        if self.depth > EXPRESSION_DEPTH_MAX {
+            return ControlFlow::Break(PlanError::new(
+                code::CANNOT_PLAN,
+                format!(
+                    "an expression nests deeper than {EXPRESSION_DEPTH_MAX} levels, of which each operator in a row \
+                     is one: compute parts of it in a sub-select, or use IN"
+                ),
+            ));
+        }
         let found = match expr {
             Expr::Function(function) => self.place.function(function),
             Expr::Subquery(_) | Expr::Exists { .. } | Expr::InSubquery { .. } => {

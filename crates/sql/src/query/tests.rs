@@ -554,6 +554,47 @@ fn a_condition_on_its_own_keeps_rows_as_they_are() {
     }
 }
 
+/// Catches a type that no sink takes, or a timestamp that ends in 2262.
+#[test]
+fn what_leaves_a_query_has_sql_s_types() {
+    let compiled = compile(
+        "SELECT array_length(tags) AS n, to_timestamp(placed_at) AS t, date_trunc('day', CAST(placed_at AS TIMESTAMP)) AS d,
+                upper(type) AS u FROM input",
+    )
+    .unwrap();
+    let kinds: Vec<String> = compiled.output().fields().iter().map(|field| field.data_type().to_string()).collect();
+    assert_eq!(kinds, ["Int64", "Timestamp(µs)", "Timestamp(µs)", "Utf8"]);
+    let payload = r#"{"order_id":1,"tags":["a","b"],"placed_at":"2024-05-01T10:00:00Z","type":"é"}"#;
+    assert_eq!(lines(&run_compiled(&compiled, &[payload]).0), ["n=2 t=2024-05-01T10:00:00 d=2024-05-01T00:00:00 u=É"]);
+}
+
+/// Catches a payload or a query that can ask for any amount of memory or stack (I14).
+#[test]
+fn no_row_and_no_query_asks_for_unbounded_room() {
+    for query in [
+        "repeat(type, n)",
+        "lpad(type, n)",
+        "range(n)",
+        "generate_series(1, n)",
+        "array_repeat(type, n)",
+        "repeat(type, 1000000)",
+    ] {
+        let error = compile(&format!("SELECT {query} AS v FROM input")).map(|c| c.steps()).unwrap_err();
+        assert!(error.text.contains("the length must be a constant"), "{query}: {error}");
+    }
+    assert_eq!(one("SELECT lpad(type, 5, '0') AS v FROM input", r#"{"order_id":1,"type":"7"}"#), "v=00007");
+    let chain = |terms: usize| format!("SELECT {} AS v FROM input", vec!["n"; terms].join("+"));
+    assert!(compile(&chain(100)).is_ok());
+    for terms in [200, 30_000] {
+        let error = compile(&chain(terms)).map(|c| c.steps()).unwrap_err();
+        assert!(error.text.starts_with("an expression nests deeper than 128 levels"), "{error}");
+    }
+    let nested = format!("SELECT {}n{} AS v FROM input", "(".repeat(20_000), ")".repeat(20_000));
+    assert!(compile(&nested).is_err());
+    let error = compile(&format!("SELECT '{}' AS v FROM input", "x".repeat(70_000))).map(|c| c.steps()).unwrap_err();
+    assert!(error.text.contains("the limit is 65536"), "{error}");
+}
+
 /// Catches a step list that people cannot read.
 #[test]
 fn the_step_list_names_every_step() {

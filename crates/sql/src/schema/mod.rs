@@ -131,7 +131,10 @@ impl Schema {
             }
             let item = text::parse(&options.type_text).map_err(|error| {
                 let mut caret = String::new();
-                caret.extend(std::iter::repeat_n(' ', options.type_text[..error.at].chars().count()));
+                caret.extend(std::iter::repeat_n(
+                    ' ',
+                    options.type_text.get(..error.at).map_or(0, |before| before.chars().count()),
+                ));
                 PlanError::new(
                     code::BAD_SCHEMA,
                     format!("column `{name}`: {}\n  {}\n  {caret}^", error.text, options.type_text),
