@@ -139,36 +139,14 @@ impl Coded for StateError {
     }
 }
 
-/// The pages of `landfall explain` for this crate.
-pub const CODES: &[CodePage] = &[
-    CodePage {
-        code: LOCKED,
-        name: "Locked",
-        kind: Kind::Conflict,
-        retry: Retry::Never,
-        meaning: "Another process holds the data directory's LOCK. One process at a time may own it.",
-        help: "The message names the holder's process id and host. Stop it, or give this process another data_dir. \
-               `landfall log check` and `dump` work beside a running process.",
-    },
-    CodePage {
-        code: SUPERSEDED,
-        name: "Superseded",
-        kind: Kind::Closed,
-        retry: Retry::Never,
-        meaning: "Another owner has taken over: the LOCK file was replaced, or a newer start holds a higher owner \
-                  number. What this process still writes is refused.",
-        help: "Send requests to the new owner. If nobody else should own the directory, find out who removed or \
-               replaced LOCK before starting again.",
-    },
-    CodePage {
-        code: UNAVAILABLE,
-        name: "ConsumersUnavailable",
-        kind: Kind::Internal,
-        retry: Retry::Never,
-        meaning: "state.redb cannot be read or written, or is missing where channels exist. Consumers and pipelines \
-                  refuse; channels go on; nothing is deleted.",
-        help: "Restore state.redb from a copy, or free disk space if the message says so. Where it is lost for good, \
-               `landfall positions CONFIG --new-state` shows what will be read again and makes a new one with \
-               --confirm.",
-    },
-];
+/// The pages of `landfall explain` for this crate. CH0035 and CH0058 are the channel's, CH0076 is the log's: their
+/// pages say what this crate means by them too.
+pub const CODES: &[CodePage] = &[CodePage {
+    code: LOCKED,
+    name: "Locked",
+    kind: Kind::Conflict,
+    retry: Retry::Never,
+    meaning: "Another process holds the data directory's LOCK. One process at a time may own it.",
+    help: "The message names the holder's process id and host. Stop it, or give this process another data_dir. \
+           `landfall log check` and `dump` work beside a running process.",
+}];

@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, TrySendError};
 use std::task::{Context, Poll, Waker};
+use std::time::Instant;
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
@@ -119,6 +120,11 @@ impl StateHandle {
         drop(self.requests.send(Request::TakeOver { answer }));
         let owner = slot.wait()?;
         Ok(StateHandle { owner, ..self.clone() })
+    }
+
+    /// When the writer thread last showed that it lives; a transaction that hangs makes this old (E78).
+    pub fn last_beat(&self) -> Instant {
+        self.database.last_beat()
     }
 
     /// One row, as of the last durable transaction. Reads the file: for plain threads.

@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use bytes::Bytes;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use redb::backends::InMemoryBackend;
 use redb::{ReadableDatabase, ReadableTable, TableDefinition};
 
@@ -148,6 +149,7 @@ fn create(data_dir: &Path) -> Result<(), StateError> {
 pub(crate) struct Database {
     path: Option<PathBuf>,
     held: RwLock<Held>,
+    beat: Mutex<Instant>,
 }
 
 enum Held {
@@ -170,7 +172,11 @@ fn failed(error: impl fmt::Display) -> StateError {
 impl Database {
     fn file(path: PathBuf) -> Result<Database, StateError> {
         let open = open_file(&path)?;
-        Ok(Database { path: Some(path), held: RwLock::new(Held::Open(Arc::new(open))) })
+        Ok(Database {
+            path: Some(path),
+            held: RwLock::new(Held::Open(Arc::new(open))),
+            beat: Mutex::new(Instant::now()),
+        })
     }
 
     fn memory() -> Result<Database, StateError> {
@@ -178,7 +184,7 @@ impl Database {
             .set_cache_size(CACHE_BYTES)
             .create_with_backend(InMemoryBackend::new())
             .map_err(failed)?;
-        Ok(Database { path: None, held: RwLock::new(Held::Open(Arc::new(open))) })
+        Ok(Database { path: None, held: RwLock::new(Held::Open(Arc::new(open))), beat: Mutex::new(Instant::now()) })
     }
 
     fn current(&self) -> Result<Arc<redb::Database>, StateError> {
@@ -209,6 +215,14 @@ impl Database {
 
     pub(crate) fn close(&self) {
         *self.held.write() = Held::Closed;
+    }
+
+    pub(crate) fn beat(&self) {
+        *self.beat.lock() = Instant::now();
+    }
+
+    pub(crate) fn last_beat(&self) -> Instant {
+        *self.beat.lock()
     }
 
     /// Raises the owner number durably.

@@ -4,13 +4,17 @@
 //! transaction may still have become durable, the database is opened again before the next one.
 
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
 
 use crate::handle::{Answer, Change};
 use crate::store::Database;
 
 /// Requests that may wait.
 pub(crate) const QUEUE_REQUESTS_MAX: usize = 256;
+
+/// An idle thread shows that it lives so often; health calls it stale much later (E78).
+const BEAT_EVERY: Duration = Duration::from_secs(1);
 
 /// What the thread is asked for.
 pub(crate) enum Request {
@@ -23,7 +27,12 @@ pub(crate) enum Request {
 pub(crate) fn run(database: Arc<Database>, requests: Receiver<Request>) {
     let mut is_open = true;
     while is_open {
-        let Ok(first) = requests.recv() else { return };
+        database.beat();
+        let first = match requests.recv_timeout(BEAT_EVERY) {
+            Ok(first) => first,
+            Err(RecvTimeoutError::Timeout) => continue,
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
         let mut turn = Vec::new();
         let mut waiting = Some(first);
         while let Some(request) = waiting.take() {
