@@ -37,13 +37,13 @@ pub(crate) struct Failure {
 impl Failure {
     /// Something about the connection or the peer that another attempt may mend.
     pub(crate) fn later(error: IngestError) -> Self {
-        let ending = Ending { retry: Retry::Later, grpc: None, retry_after: None, planned: false };
+        let ending = Ending { retry: Retry::Later, grpc: None, retry_after: None, planned: false, told: false };
         Failure { error, ending, connection: true }
     }
 
     /// Nothing mends it.
     pub(crate) fn never(error: IngestError) -> Self {
-        let ending = Ending { retry: Retry::Never, grpc: None, retry_after: None, planned: false };
+        let ending = Ending { retry: Retry::Never, grpc: None, retry_after: None, planned: false, told: false };
         Failure { error, ending, connection: false }
     }
 
@@ -60,6 +60,7 @@ impl Failure {
             grpc: Some(refusal.grpc),
             retry_after: refusal.retry_after,
             planned: false,
+            told: refusal.retry.is_some(),
         };
         let error = IngestError::Status { refusal: Arc::new(refusal), sub_stream };
         Failure { error, ending, connection: false }

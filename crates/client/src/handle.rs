@@ -345,7 +345,7 @@ impl StreamHandle {
                 let totals = section.ledger.totals();
                 SubStreamSnapshot {
                     sub_stream: sub_stream.index,
-                    state: SubStreamState::of(section.stopped, standing),
+                    state: SubStreamState::of(section.stopped, section.flow, standing),
                     next_offset: section.ledger.next(),
                     acked_below: section.ledger.front(),
                     unacked_calls: section.ledger.unacked(),

@@ -17,6 +17,8 @@ pub(crate) struct Ending {
     pub(crate) retry_after: Option<Duration>,
     /// The peer announced it, or we asked for it: no fault.
     pub(crate) planned: bool,
+    /// The peer said itself whether to try again; its word stands over what the bare status would mean.
+    pub(crate) told: bool,
 }
 
 /// The options that matter here.
@@ -89,7 +91,7 @@ impl Recovery {
             }
             self.refreshed = true;
         }
-        if ending.grpc == Some(Grpc::Internal) {
+        if ending.grpc == Some(Grpc::Internal) && !ending.told {
             self.internal_in_row += 1;
             if self.internal_in_row >= INTERNAL_LIMIT {
                 return Verdict::Final;
@@ -138,7 +140,7 @@ mod tests {
     };
 
     fn unavailable() -> Ending {
-        Ending { retry: Retry::Later, grpc: Some(Grpc::Unavailable), retry_after: None, planned: false }
+        Ending { retry: Retry::Later, grpc: Some(Grpc::Unavailable), retry_after: None, planned: false, told: false }
     }
 
     fn delay(verdict: Verdict) -> Duration {
@@ -199,14 +201,23 @@ mod tests {
             delay(recovery.after(ending, now, 0.0));
         }
         assert_eq!(recovery.after(internal, now, 0.0), Verdict::Final);
+        let mut told = Recovery::new(POLICY);
+        for _ in 0..5 {
+            delay(told.after(Ending { told: true, ..internal }, now, 0.0));
+        }
     }
 
     /// Would catch a refresh without end, or none.
     #[test]
     fn credentials_are_renewed_once_per_episode() {
         let now = Instant::now();
-        let denied =
-            Ending { retry: Retry::Never, grpc: Some(Grpc::Unauthenticated), retry_after: None, planned: false };
+        let denied = Ending {
+            retry: Retry::Never,
+            grpc: Some(Grpc::Unauthenticated),
+            retry_after: None,
+            planned: false,
+            told: false,
+        };
         let mut fixed = Recovery::new(POLICY);
         assert_eq!(fixed.after(denied, now, 0.0), Verdict::Final);
         let mut renewing = Recovery::new(RecoveryPolicy { can_refresh: true, ..POLICY });

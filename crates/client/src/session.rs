@@ -172,8 +172,8 @@ impl Session {
                 Phase::Running => deadline,
                 Phase::Paused { until } | Phase::Draining { until, .. } | Phase::Finishing { until } => *until,
             };
+            // Unbiased: a peer that floods us with messages must not keep the deadline from being seen.
             let message = tokio::select! {
-                biased;
                 message = rpc.responses.message() => message,
                 () = tokio::time::sleep_until(until) => {
                     match phase {
@@ -294,7 +294,7 @@ impl Session {
 
     /// Sending stops with the signal; acks of what was sent are read for a while.
     fn pause(&self, duration: Duration) -> Phase {
-        self.sub_stream().set_flow(Flow::Held);
+        self.sub_stream().set_flow(Flow::Paused);
         let pause = self.shared.options.pause_max.map_or(duration, |max| max.min(duration));
         if pause.is_zero() || !self.sub_stream().section().ledger.has_frames_in_flight() {
             return self.drain(self.planned_end());

@@ -6,6 +6,7 @@ use crate::admission::StreamState;
 use crate::capacity::Standing;
 use crate::error::Load;
 use crate::id::AckDurability;
+use crate::sub_stream::Flow;
 
 /// A stream at one moment.
 #[derive(Clone, Debug)]
@@ -27,6 +28,8 @@ pub struct StreamSnapshot {
 pub enum SubStreamState {
     /// Sending.
     Open,
+    /// The peer announced the end of its stream: acknowledgements are awaited, nothing is sent.
+    Paused,
     /// Reconnecting.
     Recovering,
     /// No progress for the whole recovery budget; tried at the slowest pace.
@@ -36,12 +39,13 @@ pub enum SubStreamState {
 }
 
 impl SubStreamState {
-    pub(crate) fn of(stopped: bool, standing: Standing) -> Self {
-        match (stopped, standing) {
-            (true, _) => SubStreamState::Stopped,
-            (false, Standing::Open) => SubStreamState::Open,
-            (false, Standing::Recovering) => SubStreamState::Recovering,
-            (false, Standing::Lost) => SubStreamState::Lost,
+    pub(crate) fn of(stopped: bool, flow: Flow, standing: Standing) -> Self {
+        match (stopped, standing, flow) {
+            (true, ..) => SubStreamState::Stopped,
+            (false, Standing::Open, Flow::Paused) => SubStreamState::Paused,
+            (false, Standing::Open, _) => SubStreamState::Open,
+            (false, Standing::Recovering, _) => SubStreamState::Recovering,
+            (false, Standing::Lost, _) => SubStreamState::Lost,
         }
     }
 }

@@ -20,8 +20,10 @@ use crate::waits::{WaitKey, WaitSet};
 /// Whether frames go to the present RPC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
-    /// Not yet, or not any more.
+    /// Not yet: the RPC is not open.
     Held,
+    /// Not any more: the peer announced its end.
+    Paused,
     /// Yes.
     Sending,
     /// Never again: our side of the RPC is to be closed.
@@ -172,7 +174,7 @@ impl SubStream {
         }
         match section.flow {
             Flow::HalfClosing => return Outgoing::Done,
-            Flow::Held => {}
+            Flow::Held | Flow::Paused => {}
             Flow::Sending => {
                 if patient && section.ledger.queued().records > 0 && !section.ledger.next_frame_is_full(limits) {
                     section.sender = Some(cx.waker().clone());

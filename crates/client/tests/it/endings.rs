@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use crate::peer::{Act, Gate, Peer, Script};
-use crate::{multiplexed, poll_once, single, stream};
+use crate::{eventually, multiplexed, poll_once, single, stream};
 
 /// Would catch a close that says Ok after a failure, records that come back twice, without ids or out of order
 /// (F-I6).
@@ -68,11 +68,7 @@ async fn background_end_is_seen_at_once() {
     while ids.len() < 4 {
         ids.push(stream.ingest("2").await.unwrap());
     }
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while stream.terminal_error().is_none() {
-        assert!(Instant::now() < deadline, "the failure is not seen");
-        tokio::task::yield_now().await;
-    }
+    eventually("the failure", || stream.terminal_error().is_some()).await;
     assert_eq!(stream.state(), StreamState::Failed);
     let rejected = stream.ingest("3").await.unwrap_err();
     assert!(matches!(rejected.error, IngestError::Poisoned { .. }) && rejected.call.is_some());
@@ -83,10 +79,8 @@ async fn background_end_is_seen_at_once() {
 async fn healthy_sub_streams_ack_after_poison() {
     let gate = Gate::new();
     let bad = Script::never().at(0, Act::Wait(gate.clone())).at(0, Act::Fail(Status::permission_denied("x")));
-    let held = Script::default().at(0, Act::Wait(Gate::new()));
     let release = Gate::new();
     let slow = Script::default().at(0, Act::Wait(release.clone()));
-    drop(held);
     let peer = Peer::start(vec![bad, slow.clone(), slow.clone(), slow]).await;
     let stream = multiplexed(&peer, 4).await;
     let mut ids = Vec::new();
@@ -95,12 +89,9 @@ async fn healthy_sub_streams_ack_after_poison() {
     }
     gate.open();
     let mut close = Box::pin(stream.close());
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while stream.terminal_error().is_none() {
-        assert!(poll_once(close.as_mut()).is_pending(), "closed before the healthy ones were done");
-        assert!(Instant::now() < deadline);
-        tokio::task::yield_now().await;
-    }
+    assert!(poll_once(close.as_mut()).is_pending());
+    eventually("the failure", || stream.terminal_error().is_some()).await;
+    assert!(poll_once(close.as_mut()).is_pending(), "closed before the healthy ones were done");
     release.open();
     let error = close.await.unwrap_err();
     let IngestError::Poisoned { sub_stream: dead, .. } = error else { panic!("{error}") };

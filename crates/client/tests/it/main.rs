@@ -2,6 +2,7 @@
 
 mod capacity;
 mod endings;
+mod metering;
 mod opening;
 mod order;
 mod peer;
@@ -31,6 +32,16 @@ pub(crate) async fn single(peer: &peer::Peer) -> IngestStream {
 
 pub(crate) async fn multiplexed(peer: &peer::Peer, sub_streams: u16) -> MultiplexedStream {
     stream(peer).coalesce_records(1).multiplexed(sub_streams).open().await.unwrap()
+}
+
+/// Waits until something holds that no event announces, looking again and again, with a deadline.
+pub(crate) async fn eventually(what: &str, holds: impl Fn() -> bool) {
+    let looking = async {
+        while !holds() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    assert!(tokio::time::timeout(Duration::from_secs(20), looking).await.is_ok(), "{what} did not happen");
 }
 
 /// Polls a future once: what a publisher that does not wait would see.

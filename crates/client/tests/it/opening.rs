@@ -66,6 +66,17 @@ async fn odd_answers_to_create_are_retried_then_typed() {
     assert!(matches!(error, IngestError::OpenTimeout { phase: "the answer to create", .. }), "{error}");
 }
 
+/// Would catch a client that waits for response headers before it sends its create: the two would wait for each
+/// other.
+#[tokio::test]
+async fn late_headers_do_not_deadlock() {
+    let peer = Peer::start(vec![Script { late_headers: true, ..Script::default() }]).await;
+    let stream = stream(&peer).open_timeout(Duration::from_secs(5)).recovery_budget(Duration::ZERO);
+    let stream = stream.open().await.unwrap();
+    stream.publish("1").await.unwrap();
+    stream.close().await.unwrap();
+}
+
 /// Would catch an error that does not say where to, or a client that waits although nobody listens.
 #[tokio::test]
 async fn nobody_listening_is_told_with_the_address() {

@@ -79,6 +79,8 @@ pub(crate) struct Script {
     /// Sends an empty message so often.
     pub(crate) empty_each: Option<Duration>,
     pub(crate) landfall: bool,
+    /// Sends its headers only when the first message has come.
+    pub(crate) late_headers: bool,
 }
 
 impl Script {
@@ -239,7 +241,9 @@ impl Service {
         answers: mpsc::Sender<Result<EphemeralStreamResponse, Status>>,
     ) {
         let _open = OpenRpc(self.clone());
-        let Ok(Some(_create)) = requests.message().await else { return };
+        if !script.late_headers {
+            let Ok(Some(_create)) = requests.message().await else { return };
+        }
         match script.opening {
             Opening::Accept => {
                 let created = CreateIngestStreamResponse {
@@ -409,7 +413,11 @@ impl Zerobus for Service {
         let script = self.scripts.get(rpc).or(self.scripts.last()).cloned().unwrap_or_default();
         let landfall = script.landfall;
         let (answers, stream) = mpsc::channel(16);
-        tokio::spawn(self.clone().serve(rpc, script, request.into_inner(), answers));
+        let mut requests = request.into_inner();
+        if script.late_headers {
+            requests.message().await?;
+        }
+        tokio::spawn(self.clone().serve(rpc, script, requests, answers));
         let mut response = Response::new(Box::pin(ReceiverStream::new(stream)) as Answers);
         if landfall {
             response.metadata_mut().insert("landfall-version", "0.1.0".parse().unwrap());

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use landfall_client::{IngestError, OnLoss, SubStreamState};
+use landfall_client::{Client, IngestError, OnLoss, SubStreamState};
 use tokio::time::Instant;
 use tonic::Status;
 
 use crate::peer::{Act, Gate, Peer, Script};
-use crate::{multiplexed, single, stream};
+use crate::{eventually, multiplexed, single, stream};
 
 fn numbers(range: std::ops::Range<u32>) -> Vec<String> {
     range.map(|n| n.to_string()).collect()
@@ -60,39 +60,90 @@ async fn every_kind_of_end_recovers() {
     assert_eq!(first_seen, numbers(0..1_000));
 }
 
-/// Would catch a server that vanished and is not noticed, or whose records are not sent to the one that follows.
-#[tokio::test]
-async fn a_dropped_connection_is_replaced() {
-    let peer = Peer::start(vec![Script::never()]).await;
-    let proxy = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = proxy.local_addr().unwrap();
-    let (cut, mut cuts) = tokio::sync::mpsc::channel::<()>(1);
-    let (next, mut target) = tokio::sync::watch::channel(peer.address);
-    let relay = tokio::spawn(async move {
-        loop {
-            let Ok((mut near, _)) = proxy.accept().await else { return };
-            let to = *target.borrow_and_update();
-            let mut far = tokio::net::TcpStream::connect(to).await.unwrap();
-            tokio::select! {
-                _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
-                _ = cuts.recv() => {}
+/// A relay between client and peer that can be cut (both sides are closed) or frozen (nothing passes any more, and
+/// nobody is told); the next connection goes to `to`.
+struct Relay {
+    address: std::net::SocketAddr,
+    to: tokio::sync::watch::Sender<std::net::SocketAddr>,
+    fate: tokio::sync::watch::Sender<Fate>,
+    task: tokio::task::AbortHandle,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Pass,
+    Cut,
+    Freeze,
+}
+
+impl Relay {
+    async fn start(to: std::net::SocketAddr) -> Relay {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (to, target) = tokio::sync::watch::channel(to);
+        let (fate, fates) = tokio::sync::watch::channel(Fate::Pass);
+        let task = tokio::spawn(async move {
+            let mut relays = tokio::task::JoinSet::new();
+            loop {
+                let Ok((mut near, _)) = listener.accept().await else { return };
+                let (to, mut fates) = (*target.borrow(), fates.clone());
+                fates.mark_unchanged();
+                relays.spawn(async move {
+                    let mut far = tokio::net::TcpStream::connect(to).await.unwrap();
+                    tokio::select! {
+                        _ = tokio::io::copy_bidirectional(&mut near, &mut far) => return,
+                        changed = fates.changed() => changed.unwrap(),
+                    }
+                    if *fates.borrow() == Fate::Freeze {
+                        std::future::pending::<()>().await;
+                    }
+                });
             }
-        }
-    });
-    let client = landfall_client::Client::builder(format!("http://{address}")).build().unwrap();
-    let stream = client.stream("t").json().backoff_initial(Duration::from_millis(1)).coalesce_records(1);
-    let stream = stream.open().await.unwrap();
+        });
+        Relay { address, to, fate, task: task.abort_handle() }
+    }
+
+    fn redirect(&self, to: std::net::SocketAddr, fate: Fate) {
+        self.to.send_replace(to);
+        self.fate.send_replace(fate);
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn everything_arrives_at_the_next_peer(fate: Fate) {
+    let peer = Peer::start(vec![Script::never()]).await;
+    let relay = Relay::start(peer.address).await;
+    let client = Client::builder(format!("http://{}", relay.address))
+        .keepalive_interval(Some(Duration::from_secs(1)))
+        .keepalive_timeout(Duration::from_secs(1));
+    let stream = client.build().unwrap().stream("t").json().backoff_initial(Duration::from_millis(1));
+    let stream = stream.coalesce_records(1).open().await.unwrap();
     for n in 0..50 {
         stream.ingest(format!("{n}")).await.unwrap();
     }
     peer.until("all frames", |peer| peer.received().len() == 50).await;
     let second = Peer::acking().await;
-    next.send_replace(second.address);
-    cut.send(()).await.unwrap();
-    stream.flush().await.unwrap();
+    relay.redirect(second.address, fate);
+    tokio::time::timeout(Duration::from_secs(15), stream.flush()).await.expect("not found in time").unwrap();
     assert_eq!(second.all_records(), numbers(0..50));
     stream.close().await.unwrap();
-    relay.abort();
+}
+
+/// Would catch a server that vanished, and records that are not sent to the one that follows.
+#[tokio::test]
+async fn a_dropped_connection_is_replaced() {
+    everything_arrives_at_the_next_peer(Fate::Cut).await;
+}
+
+/// Would catch a peer that is gone without a word and is waited for: the ack deadline here is a minute.
+#[tokio::test]
+async fn half_open_peer_is_found() {
+    everything_arrives_at_the_next_peer(Fate::Freeze).await;
 }
 
 /// Would catch a budget that every successful open refills: then a peer that opens and ends goes on for ever.
@@ -162,6 +213,21 @@ async fn repeated_ack_does_not_extend_deadline() {
     );
 }
 
+/// Would catch a deadline that a flood of messages keeps from being seen.
+#[tokio::test]
+async fn a_flood_of_messages_does_not_hide_the_deadline() {
+    let mut script = Script { empty_each: Some(Duration::ZERO), ..Script::never() };
+    for _ in 0..1_000 {
+        script = script.at(0, Act::Ack(-1));
+    }
+    let peer = Peer::start(vec![script]).await;
+    let open = stream(&peer).ack_timeout(Duration::from_millis(300)).recovery_budget(Duration::ZERO);
+    let stream = open.open().await.unwrap();
+    stream.ingest("1").await.unwrap();
+    let error = stream.flush().await.unwrap_err();
+    assert!(matches!(error.first_cause(), IngestError::AckTimeout { .. }), "{error}");
+}
+
 /// Would catch a record that still goes to a stream whose end was announced, or that goes to both (F-I8).
 #[tokio::test]
 async fn f_i8_sending_stops_with_the_signal() {
@@ -176,8 +242,7 @@ async fn f_i8_sending_stops_with_the_signal() {
         stream.ingest(format!("{n}")).await.unwrap();
     }
     peer.until("five frames", |peer| peer.received().len() == 5).await;
-    // The signal is on its way; give it a moment to be read before more is submitted.
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    eventually("the pause", || stream.snapshot().sub_streams[0].state == SubStreamState::Paused).await;
     for n in 5..15 {
         stream.ingest(format!("{n}")).await.unwrap();
     }
@@ -277,11 +342,8 @@ async fn a_lost_sub_stream_is_replaced_and_its_records_arrive() {
     for n in 0..4 {
         ids.push(stream.ingest(format!("{n}")).await.unwrap());
     }
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while !stream.snapshot().sub_streams.iter().any(|sub_stream| sub_stream.state == SubStreamState::Lost) {
-        assert!(Instant::now() < deadline, "never lost: {:?}", stream.snapshot());
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
+    let is_lost = || stream.snapshot().sub_streams.iter().any(|sub_stream| sub_stream.state == SubStreamState::Lost);
+    eventually("the loss", is_lost).await;
     let healthy = stream.ingest("100").await.unwrap();
     stream.wait_for(healthy).await.unwrap();
     for id in ids {
