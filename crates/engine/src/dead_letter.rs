@@ -45,10 +45,7 @@ pub(crate) fn record_at(rows: &RecordBatch, row: usize, partition: PartitionId, 
         let values = entries.column_by_name("value")?.as_binary_opt::<i32>()?;
         Some(
             (0..entries.len())
-                .map(|at| Header {
-                    name: names.value(at).to_owned(),
-                    value: Bytes::copy_from_slice(values.value(at)),
-                })
+                .map(|at| Header { name: names.value(at).to_owned(), value: Bytes::copy_from_slice(values.value(at)) })
                 .collect(),
         )
     });

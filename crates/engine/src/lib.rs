@@ -22,9 +22,9 @@ mod positions;
 mod random;
 mod shard;
 mod sight;
-mod worker;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+mod worker;
 
 pub use crate::core::{Ack, AckSet, FailCause};
 pub use chain::{ChainFactory, ChainParts};

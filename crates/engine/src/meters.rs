@@ -195,9 +195,7 @@ pub(crate) struct CheckpointMeters {
 impl CheckpointMeters {
     pub(crate) fn new(pipeline: &str) -> Self {
         let pipeline = pipeline.to_owned();
-        let commits = |outcome: &'static str| {
-            counter!("landfall_watermark_commits_total", "pipeline" => pipeline.clone(), "outcome" => outcome)
-        };
+        let commits = |outcome: &'static str| counter!("landfall_watermark_commits_total", "pipeline" => pipeline.clone(), "outcome" => outcome);
         CheckpointMeters {
             pending_batches: gauge!("landfall_pending_batches", "pipeline" => pipeline.clone()),
             pending_bytes: gauge!("landfall_pending_bytes", "pipeline" => pipeline.clone()),

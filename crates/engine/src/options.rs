@@ -406,8 +406,7 @@ mod tests {
         let pipeline = PipelineOptions::default();
         pipeline.validate().expect("bounds");
         SinkOptions::default().validate("delta", &pipeline).expect("cross-checks");
-        let channel =
-            SinkOptions { batch_bytes: ByteSize::mib(4), batch_rows: 10_000, ..SinkOptions::default() };
+        let channel = SinkOptions { batch_bytes: ByteSize::mib(4), batch_rows: 10_000, ..SinkOptions::default() };
         channel.validate("channel", &pipeline).expect("cross-checks");
     }
 

@@ -277,15 +277,7 @@ fn balance(sight: &Sight, sink: usize) -> Balance {
     let delivered = totals.delivered + totals.replayed;
     let filtered = totals.filtered + totals.skipped;
     let ok = rows_in == delivered + filtered + totals.dead + in_flight && totals.off == 0;
-    Balance {
-        rows_in,
-        delivered,
-        filtered,
-        dead_lettered: totals.dead,
-        in_flight,
-        returned: totals.returned,
-        ok,
-    }
+    Balance { rows_in, delivered, filtered, dead_lettered: totals.dead, in_flight, returned: totals.returned, ok }
 }
 
 /// A pipeline's part of `/v1/status`; fields are only ever added.
@@ -429,11 +421,7 @@ impl Shared {
             .beats
             .lock()
             .iter()
-            .map(|beat| ThreadStatus {
-                name: beat.name.clone(),
-                beat_ms: millis(beat.age(now)),
-                busy: beat.busy(),
-            })
+            .map(|beat| ThreadStatus { name: beat.name.clone(), beat_ms: millis(beat.age(now)), busy: beat.busy() })
             .collect();
         let (mut state, since, mut why) = {
             let word = self.word.lock();
@@ -464,8 +452,7 @@ impl Shared {
             }
         }
         let rows_in = shown.iter().map(|sink| sink.balance.rows_in).max().unwrap_or_default();
-        let settled =
-            |balance: &Balance| balance.delivered + balance.filtered + balance.dead_lettered;
+        let settled = |balance: &Balance| balance.delivered + balance.filtered + balance.dead_lettered;
         let rows_out = shown.iter().map(|sink| settled(&sink.balance)).min().unwrap_or_default();
         let rates = self.rates.lock().look(now, rows_in, rows_out);
         let lag = sight
@@ -510,14 +497,7 @@ fn severity(state: PipelineState) -> u8 {
 
 impl Why {
     pub(crate) fn of(at: &str, cause: &FailCause) -> Why {
-        Why {
-            at: at.to_owned(),
-            code: cause.code,
-            cause: cause.text.to_string(),
-            attempt: 0,
-            next_ms: 0,
-            first: None,
-        }
+        Why { at: at.to_owned(), code: cause.code, cause: cause.text.to_string(), attempt: 0, next_ms: 0, first: None }
     }
 }
 

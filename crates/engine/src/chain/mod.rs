@@ -238,13 +238,7 @@ impl Chain {
 
     /// Takes a batch from `from` on. `skip[s]` is the place below which sink `s` has everything (0: the chain's own
     /// dead letters).
-    pub(crate) fn push(
-        &mut self,
-        slot: usize,
-        batch: &SourceBatch,
-        from: ResumePoint,
-        skip: &[Place],
-    ) -> PushOutcome {
+    pub(crate) fn push(&mut self, slot: usize, batch: &SourceBatch, from: ResumePoint, skip: &[Place]) -> PushOutcome {
         if self.unfinished.len() <= slot {
             self.unfinished.resize_with(slot + 1, || None);
         }
@@ -265,10 +259,10 @@ impl Chain {
                 }
             }
             if let Err(reason) = self.hand_over(slot) {
-                let resume_at = self.unfinished[slot].as_ref().map_or(
-                    ResumePoint { slice: at, handoff: 0 },
-                    |unfinished| ResumePoint { slice: unfinished.slice, handoff: unfinished.handoff },
-                );
+                let resume_at =
+                    self.unfinished[slot].as_ref().map_or(ResumePoint { slice: at, handoff: 0 }, |unfinished| {
+                        ResumePoint { slice: unfinished.slice, handoff: unfinished.handoff }
+                    });
                 return PushOutcome::Blocked { resume_at, reason };
             }
             self.unfinished[slot] = None;

@@ -49,7 +49,8 @@ impl Router {
                     .iter()
                     .map(|name| {
                         rows.index_of(name).map_err(|_| {
-                            let text = format!("`to.{sink}.route` names column `{name}`, which the query does not have");
+                            let text =
+                                format!("`to.{sink}.route` names column `{name}`, which the query does not have");
                             PlanError::new(codes::PLAN, text)
                         })
                     })
@@ -122,8 +123,7 @@ impl Routed {
             Routed::Alone(shard) => Ok(vec![(shard, rows, offsets)]),
             Routed::Turn { shard, shards } => {
                 let (empty, none) = (rows.slice(0, 0), offsets.slice(0, 0));
-                let mut split: Vec<_> =
-                    (0..shards).map(|other| (other, empty.clone(), none.clone())).collect();
+                let mut split: Vec<_> = (0..shards).map(|other| (other, empty.clone(), none.clone())).collect();
                 split[shard] = (shard, rows, offsets);
                 Ok(split)
             }

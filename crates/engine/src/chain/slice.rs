@@ -134,12 +134,7 @@ impl Chain {
     }
 
     /// Decoder and transforms.
-    fn run_stages(
-        &mut self,
-        slice: &Slice<'_>,
-        at: u32,
-        refusals: &mut Refusals,
-    ) -> Result<RecordBatch, PushOutcome> {
+    fn run_stages(&mut self, slice: &Slice<'_>, at: u32, refusals: &mut Refusals) -> Result<RecordBatch, PushOutcome> {
         let fatal = |error: EngineError| PushOutcome::Fatal(error);
         let mut bad = RowErrors::default();
         let started = Instant::now();
@@ -303,8 +298,7 @@ impl Chain {
     }
 
     fn split_by_policy(&self, refusals: &Refusals) -> (u32, u32) {
-        let skipped =
-            refusals.values().filter(|refusal| self.policy(refusal.stage) == OnError::Skip).count();
+        let skipped = refusals.values().filter(|refusal| self.policy(refusal.stage) == OnError::Skip).count();
         (count(refusals.len() - skipped), count(skipped))
     }
 

@@ -307,8 +307,7 @@ fn what_does_not_fit_the_sinks_columns_is_a_row_error_of_its_record() {
     // Rows 0 and 1 are record 0, rows 2 and 3 record 1, and so on.
     let wide: ArrayRef = Arc::new(Int64Array::from(vec![Some(1), Some(1 << 40), Some(3), Some(4), None, Some(6)]));
     let input = RecordBatch::try_from_iter([("value", wide)]).expect("a column");
-    let (rows, refusals) =
-        conform(input, vec![Field::new("value", DataType::Int32, false)]).expect("it can be cast");
+    let (rows, refusals) = conform(input, vec![Field::new("value", DataType::Int32, false)]).expect("it can be cast");
     assert_eq!(rows.num_rows(), 2, "record 1 alone");
     assert_eq!(refusals[&0].code, codes::CAST);
     assert_eq!(refusals[&2].code, codes::NULL_IN_NOT_NULL);

@@ -73,10 +73,7 @@ impl<S: Source> Controller<'_, S> {
             GapReason::Trimmed => "trimmed",
             GapReason::Damaged => "damaged",
         };
-        let text = format!(
-            "partition {partition} no longer has {}..{}: {what}",
-            range.start, range.end
-        );
+        let text = format!("partition {partition} no longer has {}..{}: {what}", range.start, range.end);
         tracing::warn!(code = %codes::GAP, pipeline = %self.cx.pipeline, "{text}");
         if *reason == GapReason::Trimmed && self.cx.options.on_trimmed == OnTrimmed::Stop {
             let cause = FailCause::new(codes::GAP, format!("{text}; `on_trimmed: continue` goes on behind them"));
@@ -172,8 +169,13 @@ impl<S: Source> Controller<'_, S> {
                 return;
             }
         };
-        let Some((driver, seat)) =
-            self.cx.drivers.iter_mut().enumerate().filter(|(_, seat)| !seat.has_ended).min_by_key(|(_, seat)| seat.lanes)
+        let Some((driver, seat)) = self
+            .cx
+            .drivers
+            .iter_mut()
+            .enumerate()
+            .filter(|(_, seat)| !seat.has_ended)
+            .min_by_key(|(_, seat)| seat.lanes)
         else {
             return;
         };

@@ -13,12 +13,15 @@ use crate::contract::Source;
 use crate::core::FailCause;
 use crate::positions::{Mark, put, put_record};
 
+/// Per partition the watermark of each sink.
+type Marks = Vec<(PartitionId, Vec<Place>)>;
+
 /// A transaction that is not answered.
 #[derive(Debug)]
 struct InStore {
     number: u64,
     started: Instant,
-    marks: Vec<(PartitionId, Vec<Place>)>,
+    marks: Marks,
 }
 
 /// See the module.
@@ -108,13 +111,19 @@ impl<S: Source> Controller<'_, S> {
                     *watermark = (*watermark).max(harvester.watermark(sink));
                 }
                 // One settled batch ends the series of restarts.
-                if part.attempts > 0 && part.left.as_ref().is_none_or(|left| part.watermarks.iter().all(|mark| *mark >= left.end)) {
+                if part.attempts > 0
+                    && part.left.as_ref().is_none_or(|left| part.watermarks.iter().all(|mark| *mark >= left.end))
+                {
                     part.attempts = 0;
                     part.cause = None;
                     part.is_blocked = false;
                     part.left = None;
                 }
-                if part.panicked.as_ref().is_some_and(|(range, _)| part.watermarks.iter().all(|mark| *mark >= range.end)) {
+                if part
+                    .panicked
+                    .as_ref()
+                    .is_some_and(|(range, _)| part.watermarks.iter().all(|mark| *mark >= range.end))
+                {
                     part.panicked = None;
                 }
             }
@@ -196,7 +205,7 @@ impl<S: Source> Controller<'_, S> {
     }
 
     /// What a partition's sinks have, per sink; a commit never passes what is harvested.
-    fn changes(&mut self) -> Result<(Vec<Change>, Vec<(PartitionId, Vec<Place>)>), FailCause> {
+    fn changes(&mut self) -> Result<(Vec<Change>, Marks), FailCause> {
         let at = self.cx.clock.now();
         let mut changes = Vec::new();
         let mut marks = Vec::new();
@@ -210,9 +219,9 @@ impl<S: Source> Controller<'_, S> {
                     continue;
                 }
                 let run = sink.checked_sub(1).and_then(|sink| self.cx.sinks.get(sink));
-                let held = run.filter(|run| run.committed.is_some()).and_then(|run| {
-                    run.views.iter().filter_map(|view| view.position(part.partition)).max()
-                });
+                let held = run
+                    .filter(|run| run.committed.is_some())
+                    .and_then(|run| run.views.iter().filter_map(|view| view.position(part.partition)).max());
                 let destination = run.map(|run| run.identity.0.clone());
                 let name = run.map_or("", |run| run.name.as_ref());
                 let mark = Mark::new(*mark, held, destination, at);

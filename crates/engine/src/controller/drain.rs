@@ -160,9 +160,9 @@ impl<S: Source> Controller<'_, S> {
                         (part.watermarks[sink].max(left.start)..left.end, part.cause.clone())
                     }
                 };
-                let blocked = sink.checked_sub(1).and_then(|sink| {
-                    self.cx.sinks[sink].views.iter().find_map(|view| view.failure_text())
-                });
+                let blocked = sink
+                    .checked_sub(1)
+                    .and_then(|sink| self.cx.sinks[sink].views.iter().find_map(|view| view.failure_text()));
                 ranges.push(UnfinishedRange {
                     partition: part.partition.0,
                     sink: name,

@@ -25,9 +25,7 @@ use landfall_types::{Clock, PartitionId, Place};
 use tokio::runtime::Handle;
 
 use crate::codes;
-use crate::contract::{
-    LaneId, LaneWaker, PipelineId, Positions, Sink, SinkIdentity, Source, SourceCx, SourceError,
-};
+use crate::contract::{LaneId, LaneWaker, PipelineId, Positions, Sink, SinkIdentity, Source, SourceCx, SourceError};
 use crate::core::{FailCause, Mailbox, Wake, Waker};
 use crate::driver::{Beat, Command, DriverReport};
 use crate::meters::{BalanceMeters, CheckpointMeters};
@@ -145,11 +143,8 @@ impl<'s, S: Source> Controller<'s, S> {
             let sight = cx.shared.sight.lock();
             (sight.totals.clone(), sight.closed_issued)
         };
-        let totals = if totals.len() == cx.sinks.len() + 1 {
-            totals
-        } else {
-            vec![Totals::default(); cx.sinks.len() + 1]
-        };
+        let totals =
+            if totals.len() == cx.sinks.len() + 1 { totals } else { vec![Totals::default(); cx.sinks.len() + 1] };
         Controller {
             commit: CommitClock::new(now),
             source,
@@ -256,7 +251,7 @@ impl<'s, S: Source> Controller<'s, S> {
                     "a partition stands at its ceiling of pending batches"
                 );
                 self.hurry(now);
-            },
+            }
             DriverReport::Ended { driver } => {
                 if let Some(seat) = self.cx.drivers.get_mut(driver) {
                     seat.has_ended = true;
@@ -318,9 +313,10 @@ impl<'s, S: Source> Controller<'s, S> {
     fn press_on(&mut self, now: Instant) {
         const AGAIN: Duration = Duration::from_millis(50);
         let Some(hurry) = &mut self.hurry else { return };
-        let has_reached = hurry.targets.iter().all(|(partition, end)| {
-            self.parts.get(partition).is_none_or(|part| part.watermark() >= *end)
-        });
+        let has_reached = hurry
+            .targets
+            .iter()
+            .all(|(partition, end)| self.parts.get(partition).is_none_or(|part| part.watermark() >= *end));
         if has_reached {
             self.hurry = None;
             self.commit.soon();
@@ -431,9 +427,11 @@ impl<'s, S: Source> Controller<'s, S> {
     }
 
     fn all_workers_ended(&self) -> bool {
-        self.cx.sinks.iter().enumerate().all(|(sink, run)| {
-            (0..run.queues.len()).all(|shard| self.workers_ended.contains(&(sink, shard)))
-        })
+        self.cx
+            .sinks
+            .iter()
+            .enumerate()
+            .all(|(sink, run)| (0..run.queues.len()).all(|shard| self.workers_ended.contains(&(sink, shard))))
     }
 
     fn look_for_stall(&mut self, now: Instant) {
@@ -488,8 +486,7 @@ fn lane_id(next: &mut u32) -> LaneId {
 }
 
 fn source_cause(error: &SourceError) -> FailCause {
-    let (SourceError::Later { code, text }
-    | SourceError::Lane { code, text }
-    | SourceError::Fatal { code, text }) = error;
+    let (SourceError::Later { code, text } | SourceError::Lane { code, text } | SourceError::Fatal { code, text }) =
+        error;
     FailCause::new(*code, text.as_str())
 }

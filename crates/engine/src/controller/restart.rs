@@ -95,8 +95,7 @@ impl<S: Source> Controller<'_, S> {
         let number = self.number();
         let Some(part) = self.parts.get_mut(&partition) else { return };
         part.phase = Phase::Reading { number };
-        let sinks: Vec<_> =
-            self.cx.sinks.iter().map(|sink| (sink.sink.clone(), sink.committed.is_some())).collect();
+        let sinks: Vec<_> = self.cx.sinks.iter().map(|sink| (sink.sink.clone(), sink.committed.is_some())).collect();
         let (notes, plan_cx) = (self.cx.notes.clone(), self.cx.plan_cx.clone());
         self.cx.runtime.spawn(async move {
             let mut held = Vec::with_capacity(sinks.len());
@@ -152,22 +151,12 @@ impl<S: Source> Controller<'_, S> {
 
     /// Waits by the back-off; a row error under `on_error: fail`, and a gap that someone has to decide about, wait the
     /// longest. `is_known`: what the sinks hold is known; else they are asked again first.
-    pub(super) fn wait_to_restart(
-        &mut self,
-        partition: PartitionId,
-        cause: FailCause,
-        is_known: bool,
-        now: Instant,
-    ) {
+    pub(super) fn wait_to_restart(&mut self, partition: PartitionId, cause: FailCause, is_known: bool, now: Instant) {
         let backoff = self.cx.options.restart;
         let Some(part) = self.parts.get_mut(&partition) else { return };
         part.attempts = part.attempts.saturating_add(1);
         part.is_blocked = cause.code == codes::ROW_FAILS_PIPELINE || cause.code == codes::GAP;
-        let delay = if part.is_blocked {
-            backoff.max
-        } else {
-            backoff.delay(part.attempts, crate::random::fraction())
-        };
+        let delay = if part.is_blocked { backoff.max } else { backoff.delay(part.attempts, crate::random::fraction()) };
         part.cause = Some(cause);
         part.phase = Phase::Waiting { until: now + delay, is_known };
     }

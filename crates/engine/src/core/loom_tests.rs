@@ -12,8 +12,7 @@ use crate::contract::SinkId;
 
 fn fresh() -> (Issuer, Harvester, Arc<Waker>) {
     let waker = Arc::new(Waker::new());
-    let (issuer, harvester) =
-        ring(PartitionId(0), Epoch(1), Place::START, 2, 1, waker.clone(), Instant::now());
+    let (issuer, harvester) = ring(PartitionId(0), Epoch(1), Place::START, 2, 1, waker.clone(), Instant::now());
     (issuer, harvester, waker)
 }
 

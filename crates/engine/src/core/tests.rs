@@ -14,8 +14,7 @@ const SLOTS: usize = 8;
 
 fn fresh(sinks: usize) -> (Issuer, Harvester, Arc<Waker>) {
     let waker = Arc::new(Waker::new());
-    let (issuer, harvester) =
-        ring(PartitionId(0), Epoch(1), Place::START, SLOTS, sinks, waker.clone(), Instant::now());
+    let (issuer, harvester) = ring(PartitionId(0), Epoch(1), Place::START, SLOTS, sinks, waker.clone(), Instant::now());
     (issuer, harvester, waker)
 }
 

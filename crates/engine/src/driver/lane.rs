@@ -98,12 +98,8 @@ impl<L> LaneState<L> {
 
     /// A passing error: this lane alone waits (E37).
     pub(super) fn back_off(&mut self, now: Instant) -> Duration {
-        const BACKOFF: Backoff = Backoff {
-            initial: Duration::from_millis(50),
-            max: Duration::from_secs(5),
-            multiplier: 2.0,
-            jitter: 0.2,
-        };
+        const BACKOFF: Backoff =
+            Backoff { initial: Duration::from_millis(50), max: Duration::from_secs(5), multiplier: 2.0, jitter: 0.2 };
         self.failures = self.failures.saturating_add(1);
         let delay = BACKOFF.delay(self.failures, crate::random::fraction());
         self.back_off_until = Some(now + delay);

@@ -62,8 +62,7 @@ impl<L: SourceLane> Driver<L> {
             if is_parked || flushed == Flushed::Blocked {
                 self.abandon(&leaving);
             }
-            let gone: Vec<LaneId> =
-                self.lanes.iter().map(|lane| lane.id).filter(|id| leaving.is(*id)).collect();
+            let gone: Vec<LaneId> = self.lanes.iter().map(|lane| lane.id).filter(|id| leaving.is(*id)).collect();
             self.remove_lanes(&gone);
             if leaving.who == Who::Everyone {
                 // Closed before the arrival: nothing is handed over past the barrier (E19).

@@ -84,9 +84,10 @@ impl<L: SourceLane> Driver<L> {
             let from = parked.at;
             self.push(at, slot, parked.batch, from, Some(number));
             // A batch that is refused again at the same point is no work: the thread may sleep.
-            has_moved |= self.lanes.get(at).is_none_or(|lane| {
-                lane.slots[slot].parked.as_ref().is_none_or(|parked| parked.at > from)
-            });
+            has_moved |= self
+                .lanes
+                .get(at)
+                .is_none_or(|lane| lane.slots[slot].parked.as_ref().is_none_or(|parked| parked.at > from));
         }
         if has_moved && self.woke_by_timer && !was_announced {
             self.cx.meters.missed_wakes.increment(1);

@@ -11,8 +11,7 @@ use super::{Beat, Command, Driver, DriverCx, DriverReport, NewLane, NewSlot};
 use crate::chain::{Chain, ChainCx, ChainFactory, ChainParts, SinkPath};
 use crate::codes;
 use crate::contract::{
-    Decoded, Decoder, EngineError, LaneId, PipelineId, PlanError, PollLimit, RowErrors, SinkId, Source, Wanted,
-    columns,
+    Decoded, Decoder, EngineError, LaneId, PipelineId, PlanError, PollLimit, RowErrors, SinkId, Source, Wanted, columns,
 };
 use crate::core::{Harvester, Mailbox, Wake, Waker, ring};
 use crate::dead_letter::Sender;
@@ -91,8 +90,7 @@ impl Rig {
         let id = LaneId(self.next_lane);
         let at = (PartitionId(partition), Place::START, Epoch(1));
         let lane = self.source.open_lane(id, &[at]).expect("it opens");
-        let (issuer, harvester) =
-            ring(at.0, at.2, at.1, 1024, 1, self.controller.clone(), Instant::now());
+        let (issuer, harvester) = ring(at.0, at.2, at.1, 1024, 1, self.controller.clone(), Instant::now());
         let slot = NewSlot { issuer, skip: vec![Place::START; 2], alone_until: None };
         self.commands.post(Command::Add(Box::new(NewLane { id, lane, slots: vec![slot] })));
         (id, harvester)
@@ -234,11 +232,7 @@ impl Decoder for Broken {
         self.0.plan(wanted)
     }
 
-    fn decode(
-        &mut self,
-        _: &arrow_array::RecordBatch,
-        _: &mut RowErrors,
-    ) -> Result<Decoded, EngineError> {
+    fn decode(&mut self, _: &arrow_array::RecordBatch, _: &mut RowErrors) -> Result<Decoded, EngineError> {
         Err(EngineError { code: codes::STAGE_FAILED, text: "a defect".to_owned() })
     }
 }

@@ -139,9 +139,9 @@ impl PipelineHandle {
         let sinks = self.shared.sinks.lock().clone();
         let is_running = !beats.is_empty();
         let workers = sinks.iter().filter(|_| is_running).flat_map(|sink| {
-            sink.views.iter().map(|view| {
-                (format!("sink {}", sink.name), now.saturating_duration_since(view.last_beat()))
-            })
+            sink.views
+                .iter()
+                .map(|view| (format!("sink {}", sink.name), now.saturating_duration_since(view.last_beat())))
         });
         threads.chain(workers).max_by_key(|(_, age)| *age)
     }

@@ -145,9 +145,9 @@ impl Parts {
         let id = &self.id.0;
         let is_name = |text: &str, also: &str| {
             (1..=64).contains(&text.len())
-                && text.bytes().all(|byte| {
-                    byte.is_ascii_lowercase() || byte.is_ascii_digit() || also.as_bytes().contains(&byte)
-                })
+                && text
+                    .bytes()
+                    .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || also.as_bytes().contains(&byte))
         };
         if !is_name(id, "._-") {
             return refused(format!("pipeline id `{id}` must be 1 to 64 of a-z, 0-9, `.`, `_`, `-`"));

@@ -3,9 +3,7 @@
 use serde::Serialize;
 
 use super::{Parts, Pipeline};
-use crate::contract::{
-    Guarantee, PipelineId, PlanCx, PlanError, Source, SourcePlan, SourceProfile, is_hidden,
-};
+use crate::contract::{Guarantee, PipelineId, PlanCx, PlanError, Source, SourcePlan, SourceProfile, is_hidden};
 
 /// A column.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -94,12 +92,7 @@ impl<S: Source + 'static> Pipeline<S> {
 }
 
 impl Parts {
-    async fn plan(
-        &self,
-        profile: SourceProfile,
-        source: SourcePlan,
-        online: bool,
-    ) -> Result<PipelinePlan, PlanError> {
+    async fn plan(&self, profile: SourceProfile, source: SourcePlan, online: bool) -> Result<PipelinePlan, PlanError> {
         let schemas = self.check()?;
         let cx = PlanCx { pipeline: self.id.clone(), source: profile.identity.clone(), online };
         let mut sinks = Vec::with_capacity(self.sinks.len());

@@ -43,10 +43,7 @@ fn not_yet(at: &str, error: &SinkError) -> NotYet {
 /// How long a sink may take to answer before it counts as down.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 
-async fn answered<T>(
-    at: &str,
-    call: impl Future<Output = Result<T, SinkError>>,
-) -> Result<T, NotYet> {
+async fn answered<T>(at: &str, call: impl Future<Output = Result<T, SinkError>>) -> Result<T, NotYet> {
     match tokio::time::timeout(ANSWER_MAX, call).await {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(error)) => Err(not_yet(at, &error)),
@@ -82,11 +79,7 @@ pub(super) async fn open(part: &SinkPart, rows: &SchemaRef, cx: &PlanCx) -> Resu
 }
 
 /// Reads stored positions off the async threads.
-pub(super) async fn stored(
-    state: &StateHandle,
-    pipeline: &PipelineId,
-    identity: &Arc<str>,
-) -> Result<Stored, NotYet> {
+pub(super) async fn stored(state: &StateHandle, pipeline: &PipelineId, identity: &Arc<str>) -> Result<Stored, NotYet> {
     let (state, pipeline, identity) = (state.clone(), pipeline.clone(), identity.clone());
     let reading = tokio::task::spawn_blocking(move || read(&state, &pipeline, &identity)).await;
     let result = reading.unwrap_or_else(|error| {

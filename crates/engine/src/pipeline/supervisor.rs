@@ -17,9 +17,7 @@ use super::prepare::{NotYet, OpenSink, open, stored};
 use super::{LEFT_BEHIND_AFTER, Parts, Pipeline, PipelineHandle};
 use crate::chain::{Chain, ChainCx, SinkPath};
 use crate::codes;
-use crate::contract::{
-    Guarantee, PipelineId, PlanCx, PollLimit, ShardId, ShardWriter, SinkId, Source, Stage,
-};
+use crate::contract::{Guarantee, PipelineId, PlanCx, PollLimit, ShardId, ShardWriter, SinkId, Source, Stage};
 use crate::controller::{Controller, ControllerCx, DriverSeat, Note, RunEnd, SinkRun};
 use crate::core::{FailCause, Mailbox, Wake, Waker};
 use crate::dead_letter::{LetterQueue, Sender};
@@ -294,13 +292,8 @@ impl Supervisor {
         let waker = Arc::new(Waker::new());
         let notes: Arc<Mailbox<Note>> = Mailbox::new(waker.clone());
         let stage = Staging { supervisor: self, pipeline: &pipeline.parts, prepared: &prepared, notes: &notes };
-        let mut crew = Crew {
-            drivers: Vec::new(),
-            wakers: Vec::new(),
-            queues: Vec::new(),
-            workers: Vec::new(),
-            letters: None,
-        };
+        let mut crew =
+            Crew { drivers: Vec::new(), wakers: Vec::new(), queues: Vec::new(), workers: Vec::new(), letters: None };
         let staged = stage.build::<S::Lane>(&mut crew).await;
         let (sinks, seats) = match staged {
             Ok(both) => both,
@@ -518,9 +511,8 @@ impl Staging<'_> {
         let mut views = Vec::new();
         for shard in 0..options.shards {
             let queue = ShardQueue::new(limits, meters.queue_refusals.clone());
-            let view = Arc::new(
-                ShardView::new(&pipeline.id.0, &part.name, &*pipeline.clock).with_gauge(meters.up.clone()),
-            );
+            let view =
+                Arc::new(ShardView::new(&pipeline.id.0, &part.name, &*pipeline.clock).with_gauge(meters.up.clone()));
             if let Some(committed) = &open.committed {
                 view.move_positions(committed.clone());
             }

@@ -26,12 +26,7 @@ struct Bed {
 }
 
 fn fast() -> Backoff {
-    Backoff {
-        initial: Duration::from_millis(2),
-        max: Duration::from_millis(20),
-        multiplier: 2.0,
-        jitter: 0.2,
-    }
+    Backoff { initial: Duration::from_millis(2), max: Duration::from_millis(20), multiplier: 2.0, jitter: 0.2 }
 }
 
 fn options() -> PipelineOptions {
@@ -183,9 +178,8 @@ async fn f_l2_the_commit_is_the_end_of_the_finished_prefix() {
     let two = SinkOptions { batch_rows: 1, concurrency: 2, ..sink_options() };
     let pipeline = PipelineOptions { poll_max_rows: 1, low_ratio: 0.9, ..options() };
     let keep: fn(i64) -> bool = |value| value > 0;
-    let handle = bed.start(
-        bed.pipeline(Some(keep)).options(pipeline.clone()).sink("out", Arc::new(sink.clone()), two.clone()),
-    );
+    let handle =
+        bed.start(bed.pipeline(Some(keep)).options(pipeline.clone()).sink("out", Arc::new(sink.clone()), two.clone()));
     bed.source.append(0, [0, 1, 2]);
     until(&handle, || bed.committed(0) == 1 && sink.calls() >= 2).await;
     assert_eq!(sink.values(), [2], "row 1 hangs, row 2 is in");
@@ -194,8 +188,7 @@ async fn f_l2_the_commit_is_the_end_of_the_finished_prefix() {
     assert_eq!(bed.committed(0), 1, "nothing was committed past row 1");
     sink.hang_values([]);
 
-    let handle =
-        bed.start(bed.pipeline(Some(keep)).options(pipeline).sink("out", Arc::new(sink.clone()), two));
+    let handle = bed.start(bed.pipeline(Some(keep)).options(pipeline).sink("out", Arc::new(sink.clone()), two));
     landed(&handle, &bed.source).await;
     finished(handle).await;
     assert_eq!(sink.values(), [1, 2, 2], "1 and 2 were read again; the sink keeps no positions");
@@ -456,8 +449,7 @@ async fn a_flood_of_refusals_blocks_and_sets_nothing_aside() {
     sink.refuse_values(0..2000);
     let pipeline = PipelineOptions { max_bad_rows: 50, ..options() };
     bed.source.append(0, 0..2000);
-    let handle =
-        bed.start(bed.pipeline(None).options(pipeline).sink("out", Arc::new(sink.clone()), sink_options()));
+    let handle = bed.start(bed.pipeline(None).options(pipeline).sink("out", Arc::new(sink.clone()), sink_options()));
     until(&handle, || handle.state() == PipelineState::Blocked).await;
     assert!(bed.letters.letters().is_empty());
     let why = handle.status().why.expect("it says why");
@@ -479,9 +471,7 @@ async fn bad_records_become_dead_letters_once_over_restarts() {
     bed.source.append(0, payloads);
     bed.letters.fail(2);
     let keep: fn(i64) -> bool = |value| value % 2 == 0;
-    let start = || {
-        bed.start(bed.pipeline(Some(keep)).sink("out", Arc::new(sink.clone()), sink_options()))
-    };
+    let start = || bed.start(bed.pipeline(Some(keep)).sink("out", Arc::new(sink.clone()), sink_options()));
     let handle = start();
     landed(&handle, &bed.source).await;
     let balance = handle.balance("out").expect("the sink");
@@ -503,16 +493,14 @@ async fn policies_skip_and_fail_do_as_they_say() {
     let sink = ScriptedSink::durable();
     bed.source.append(0, ["1", "x", "3"]);
     let skip = PipelineOptions { on_error: OnErrors::all(OnError::Skip), ..options() };
-    let handle =
-        bed.start(bed.pipeline(None).options(skip).sink("out", Arc::new(sink.clone()), sink_options()));
+    let handle = bed.start(bed.pipeline(None).options(skip).sink("out", Arc::new(sink.clone()), sink_options()));
     landed(&handle, &bed.source).await;
     assert_eq!(handle.balance("out").map(|b| (b.delivered, b.filtered, b.dead_lettered)), Some((2, 1, 0)));
     finished(handle).await;
 
     bed.source.append(0, ["4", "y", "6"]);
     let fail = PipelineOptions { on_error: OnErrors::all(OnError::Fail), ..options() };
-    let handle =
-        bed.start(bed.pipeline(None).options(fail).sink("out", Arc::new(sink.clone()), sink_options()));
+    let handle = bed.start(bed.pipeline(None).options(fail).sink("out", Arc::new(sink.clone()), sink_options()));
     until(&handle, || handle.state() == PipelineState::Blocked).await;
     let why = handle.status().why.expect("it says why");
     assert!(why.cause.contains("offset 4"), "{why:?}");
@@ -658,12 +646,8 @@ async fn a_table_has_each_row_once_over_kills_at_any_moment() {
 async fn tight_queues_lose_nothing_and_keep_order() {
     let bed = Bed::new(4);
     let sink = ScriptedSink::durable();
-    let pipeline = PipelineOptions {
-        poll_max_rows: 64,
-        poll_max_bytes: ByteSize::kib(16),
-        max_pending_batches: 64,
-        ..options()
-    };
+    let pipeline =
+        PipelineOptions { poll_max_rows: 64, poll_max_bytes: ByteSize::kib(16), max_pending_batches: 64, ..options() };
     let tight = SinkOptions {
         batch_bytes: ByteSize::mib(1),
         batch_rows: 100,

@@ -20,8 +20,7 @@ fn mark(end: u64, held: Option<u64>) -> Mark {
 }
 
 fn stored(marks: &[(&str, Mark)]) -> Stored {
-    let marks: BTreeMap<String, Mark> =
-        marks.iter().map(|(name, mark)| ((*name).to_owned(), mark.clone())).collect();
+    let marks: BTreeMap<String, Mark> = marks.iter().map(|(name, mark)| ((*name).to_owned(), mark.clone())).collect();
     Stored { marks: BTreeMap::from([(P, marks)]), record: None }
 }
 

@@ -220,12 +220,7 @@ impl ShardQueue {
     /// What there is.
     pub(crate) fn queued(&self) -> Queued {
         let inside = self.inside.lock();
-        Queued {
-            chunks: inside.chunks.len(),
-            bytes: inside.queued,
-            share: inside.used,
-            is_shut: inside.is_shut,
-        }
+        Queued { chunks: inside.chunks.len(), bytes: inside.queued, share: inside.used, is_shut: inside.is_shut }
     }
 
     /// The share's limit.

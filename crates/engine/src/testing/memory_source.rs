@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-use arrow_array::builder::{ListBuilder, StringBuilder, BinaryBuilder, StructBuilder};
+use arrow_array::builder::{BinaryBuilder, ListBuilder, StringBuilder, StructBuilder};
 use arrow_array::{
     ArrayRef, BinaryViewArray, RecordBatch, TimestampMicrosecondArray, UInt32Array, UInt64Array, new_null_array,
 };
@@ -163,11 +163,7 @@ impl Source for MemorySource {
         Ok(Place::START)
     }
 
-    fn open_lane(
-        &mut self,
-        id: LaneId,
-        at: &[(PartitionId, Place, Epoch)],
-    ) -> Result<MemoryLane, SourceError> {
+    fn open_lane(&mut self, id: LaneId, at: &[(PartitionId, Place, Epoch)]) -> Result<MemoryLane, SourceError> {
         let mut inside = self.inside.lock();
         inside.opened_at.extend(at.iter().map(|(partition, place, _)| (*partition, *place)));
         Ok(MemoryLane {

@@ -8,9 +8,7 @@ use arrow_array::{ArrayRef, BooleanArray, Int64Array, RecordBatch, UInt32Array};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use landfall_types::Code;
 
-use crate::contract::{
-    Decoded, Decoder, EngineError, PlanError, RowErrors, Transform, Wanted, columns,
-};
+use crate::contract::{Decoded, Decoder, EngineError, PlanError, RowErrors, Transform, Wanted, columns};
 use crate::{ChainFactory, ChainParts};
 
 const NOT_A_NUMBER: Code = Code::new("DC", 1);

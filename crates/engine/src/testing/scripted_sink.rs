@@ -13,8 +13,8 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::contract::{
-    BarrierError, CommitId, DeadLetter, Guarantee, Letter, PlanCx, PlanError, Positions, SealedBatch, Settled,
-    ShardId, ShardWriter, Sink, SinkError, SinkIdentity, SinkPlan, Stage, Written, columns,
+    BarrierError, CommitId, DeadLetter, Guarantee, Letter, PlanCx, PlanError, Positions, SealedBatch, Settled, ShardId,
+    ShardWriter, Sink, SinkError, SinkIdentity, SinkPlan, Stage, Written, columns,
 };
 
 /// What one call of `write` (or of `barrier`, for [`ScriptedSink::script_barrier`]) does.
@@ -224,9 +224,7 @@ impl Inside {
 
 impl Sink for ScriptedSink {
     fn plan<'a>(&'a self, _: &'a SchemaRef, _: &'a PlanCx) -> BoxFuture<'a, Result<SinkPlan, PlanError>> {
-        Box::pin(async {
-            Ok(SinkPlan { schema: self.schema.clone(), notes: Vec::new(), detail: Box::new(()) })
-        })
+        Box::pin(async { Ok(SinkPlan { schema: self.schema.clone(), notes: Vec::new(), detail: Box::new(()) }) })
     }
 
     fn guarantee(&self) -> Guarantee {
@@ -280,8 +278,7 @@ impl ShardWriter for ScriptedSink {
             if rows.iter().any(|row| self.inside.lock().hanging.contains(&row.value)) {
                 std::future::pending::<()>().await;
             }
-            let ends: Positions =
-                batch.covers.iter().map(|cover| (cover.partition, cover.range.end)).collect();
+            let ends: Positions = batch.covers.iter().map(|cover| (cover.partition, cover.range.end)).collect();
             let mut inside = self.inside.lock();
             if rows.iter().any(|row| inside.refused.contains(&row.value)) {
                 let text = "a value is refused".to_owned();
@@ -293,9 +290,10 @@ impl ShardWriter for ScriptedSink {
                     reached.extend(ends.iter().map(|(partition, end)| (*partition, *end)));
                 }
                 let has_all = !batch.covers.is_empty()
-                    && batch.covers.iter().all(|cover| {
-                        inside.positions.get(&cover.partition).is_some_and(|end| *end >= cover.range.end)
-                    });
+                    && batch
+                        .covers
+                        .iter()
+                        .all(|cover| inside.positions.get(&cover.partition).is_some_and(|end| *end >= cover.range.end));
                 if has_all {
                     return Ok(Written::AlreadyThere);
                 }
@@ -357,10 +355,13 @@ impl ShardWriter for ScriptedSink {
     }
 }
 
+/// What makes a letter one: partition, offset, stage, sink.
+type LetterKey = (u32, u64, Stage, Option<String>);
+
 /// Dead letters in memory; a repeat of a letter is no second one.
 #[derive(Clone, Default)]
 pub struct MemoryLetters {
-    letters: Arc<Mutex<BTreeMap<(u32, u64, Stage, Option<String>), Letter>>>,
+    letters: Arc<Mutex<BTreeMap<LetterKey, Letter>>>,
     failures: Arc<Mutex<u32>>,
 }
 
@@ -397,8 +398,7 @@ impl DeadLetter for MemoryLetters {
             }
             let mut stored = self.letters.lock();
             for letter in letters {
-                let key =
-                    (letter.record.partition.0, letter.record.offset.0, letter.stage, letter.sink.clone());
+                let key = (letter.record.partition.0, letter.record.offset.0, letter.stage, letter.sink.clone());
                 stored.entry(key).or_insert_with(|| letter.clone());
             }
             Ok(())

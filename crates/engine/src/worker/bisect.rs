@@ -13,7 +13,7 @@ use super::open::BatchName;
 use crate::contract::SealedBatch;
 
 /// Rows of a sealed batch that are written together.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Piece {
     pub(crate) batch: Arc<SealedBatch>,
     /// Which rows of the sealed batch they are, rising.
@@ -21,11 +21,13 @@ pub(crate) struct Piece {
     path: String,
 }
 
-/// What is still to be written of a batch.
+/// What is still to be written of a batch. It outlives the task that writes: a task that panicked is followed by one
+/// that goes on with the same piece, so that what is in is not written twice.
 #[derive(Debug)]
 pub(crate) struct Pieces {
     whole: Arc<SealedBatch>,
     stack: Vec<Piece>,
+    current: Option<Piece>,
     is_split: bool,
     owes_covers: bool,
 }
@@ -35,7 +37,7 @@ impl Pieces {
     pub(crate) fn of(whole: Arc<SealedBatch>, rows: usize) -> Self {
         let rows = (0..u32::try_from(rows).unwrap_or(u32::MAX)).collect();
         let first = Piece { batch: whole.clone(), rows, path: String::new() };
-        Pieces { whole, stack: vec![first], is_split: false, owes_covers: false }
+        Pieces { whole, stack: vec![first], current: None, is_split: false, owes_covers: false }
     }
 
     /// Whether nothing was taken out or split so far.
@@ -43,11 +45,21 @@ impl Pieces {
         !self.is_split
     }
 
-    /// The next piece; after the last one, the covers, where they were taken from the pieces.
+    /// The piece to write: the one that was begun and not done, else the next one; after the last one the covers, where
+    /// they were taken from the pieces.
     pub(crate) fn next(&mut self) -> Option<Piece> {
-        if let Some(piece) = self.stack.pop() {
-            return Some(piece);
+        if self.current.is_none() {
+            self.current = self.stack.pop().or_else(|| self.covers());
         }
+        self.current.clone()
+    }
+
+    /// The piece is in.
+    pub(crate) fn done(&mut self) {
+        self.current = None;
+    }
+
+    fn covers(&mut self) -> Option<Piece> {
         if !std::mem::take(&mut self.owes_covers) || self.whole.covers.is_empty() {
             return None;
         }
@@ -61,8 +73,15 @@ impl Pieces {
         Some(Piece { batch: Arc::new(batch), rows: Vec::new(), path: "covers".to_owned() })
     }
 
+    /// Rows that were refused are to be tried once more, as the piece after this one.
+    pub(crate) fn put_back(&mut self, rows: Vec<u32>, time: u32) {
+        let piece = self.piece(rows, format!("f{time}."));
+        self.stack.push(piece);
+    }
+
     /// Takes rows of the sealed batch out of a piece; the rest is written next.
     pub(crate) fn without(&mut self, piece: &Piece, out: &[u32]) {
+        self.current = None;
         self.split_begins();
         let rest: Vec<u32> = piece.rows.iter().copied().filter(|row| out.binary_search(row).is_err()).collect();
         if !rest.is_empty() {
@@ -78,6 +97,7 @@ impl Pieces {
         let is_cut = |at: &usize| record(piece.rows[*at - 1]) != record(piece.rows[*at]);
         let cut = (middle.max(1)..piece.rows.len()).find(is_cut).or_else(|| (1..middle).rev().find(is_cut));
         let Some(cut) = cut else { return false };
+        self.current = None;
         self.split_begins();
         let (left, right) = piece.rows.split_at(cut);
         let right = self.piece(right.to_vec(), format!("{}1", piece.path));

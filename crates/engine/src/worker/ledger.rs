@@ -110,6 +110,11 @@ impl Origins {
         None
     }
 
+    /// How many rows there are.
+    pub(crate) fn rows(&self) -> usize {
+        self.parts.iter().map(|part| part.offsets.len()).sum()
+    }
+
     /// The record of a row.
     pub(crate) fn position(&self, row: usize) -> Option<(PartitionId, u64)> {
         self.part_of(row).map(|(part, row)| (part.partition, part.offsets.value(row)))

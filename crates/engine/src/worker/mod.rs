@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use landfall_types::{Clock, PartitionId};
+use parking_lot::Mutex;
 use tokio::task::{AbortHandle, JoinError, JoinHandle, JoinSet};
 use tokio::time::Instant;
 
@@ -35,7 +36,7 @@ use crate::shard::{ShardQueue, Urgency};
 pub(crate) use ledger::{Ledger, Origins};
 pub(crate) use open::{BatchName, Limits, OpenBatch, SealReason};
 pub(crate) use view::{LastCommit, ShardView, SinkState};
-pub(crate) use write::{WriteCx, WriteEnd, write_out};
+pub(crate) use write::{Progress, WriteCx, WriteEnd, write_out};
 
 /// How many times a write task may panic over one batch before the batch is given up (E120).
 const PANICS_MAX: u32 = 3;
@@ -76,8 +77,9 @@ pub(crate) struct WorkerCx {
 
 struct InWriting {
     ledger: Ledger,
-    batch: Arc<SealedBatch>,
+    bytes: usize,
     origins: Arc<Origins>,
+    progress: Arc<Mutex<Progress>>,
     panics: u32,
     task: AbortHandle,
     started: Instant,
@@ -130,11 +132,8 @@ enum Settle {
 impl Worker {
     pub(crate) fn new(cx: WorkerCx) -> Self {
         let name = BatchName::new(&cx.pipeline, &cx.sink_name, cx.shard, &cx.source);
-        let limits = Limits {
-            rows: cx.options.batch_rows,
-            bytes: cx.options.batch_bytes.as_usize(),
-            age: cx.options.batch_age,
-        };
+        let limits =
+            Limits { rows: cx.options.batch_rows, bytes: cx.options.batch_bytes.as_usize(), age: cx.options.batch_age };
         let concurrency = if cx.is_serial { 1 } else { cx.options.concurrency };
         Worker {
             cx,
@@ -319,21 +318,18 @@ impl Worker {
         if self.settle == Settle::Write {
             self.settle = Settle::Barrier;
         }
-        let (batch, origins) = (Arc::new(sealed.batch), Arc::new(sealed.origins));
-        self.spawn_write(sealed.ledger, batch, origins, 0, now);
+        self.sequence += 1;
+        let bytes = sealed.batch.bytes;
+        let progress = Arc::new(Mutex::new(Progress::new(Arc::new(sealed.batch))));
+        let origins = Arc::new(sealed.origins);
+        let task = self.spawn_write(self.sequence, origins.clone(), progress.clone());
+        let ledger = sealed.ledger;
+        let writing = InWriting { ledger, bytes, origins, progress, panics: 0, task, started: now };
+        self.writing.insert(self.sequence, writing);
         true
     }
 
-    fn spawn_write(
-        &mut self,
-        ledger: Ledger,
-        batch: Arc<SealedBatch>,
-        origins: Arc<Origins>,
-        panics: u32,
-        started: Instant,
-    ) {
-        self.sequence += 1;
-        let sequence = self.sequence;
+    fn spawn_write(&mut self, sequence: u64, origins: Arc<Origins>, progress: Arc<Mutex<Progress>>) -> AbortHandle {
         let cx = WriteCx {
             pipeline: self.cx.pipeline.clone(),
             source: self.cx.source.clone(),
@@ -347,10 +343,9 @@ impl Worker {
             view: self.cx.view.clone(),
             meters: self.cx.meters.clone(),
         };
-        let (sent, from) = (batch.clone(), origins.clone());
-        let task = self.writes.spawn(async move { (sequence, write_out(&cx, sent, &from).await) });
+        let task = self.writes.spawn(async move { (sequence, write_out(&cx, &origins, &progress).await) });
         self.tasks.insert(task.id(), sequence);
-        self.writing.insert(sequence, InWriting { ledger, batch, origins, panics, task, started });
+        task
     }
 
     fn write_ended(&mut self, ended: Result<(tokio::task::Id, (u64, WriteEnd)), JoinError>) {
@@ -366,13 +361,13 @@ impl Worker {
             }
         };
         // A batch that was given up in the meantime has no ledger any more.
-        let Some(written) = self.writing.remove(&sequence) else { return };
+        let Some(mut written) = self.writing.remove(&sequence) else { return };
         let seconds = now.duration_since(written.started).as_secs_f64();
         match end {
             Ok(WriteEnd::Stored { written: kind, refused }) => {
                 self.cx.meters.write_seconds.record(seconds);
                 self.cx.meters.rows.increment(written.ledger.rows as u64);
-                self.cx.meters.bytes.increment(written.batch.bytes as u64);
+                self.cx.meters.bytes.increment(written.bytes as u64);
                 let mut ledger = written.ledger;
                 let set_aside = ledger.book_refused(&refused, self.cx.on_error);
                 self.cx.meters.dead_lettered.increment(set_aside);
@@ -388,10 +383,7 @@ impl Worker {
             }
             Ok(WriteEnd::GaveUp(cause)) => {
                 self.cx.meters.write_failed_seconds.record(seconds);
-                self.abandon(written.ledger, &cause);
-                if cause.is_superseded() {
-                    self.lose_accepted(&cause.into_cause());
-                }
+                self.give_up(written, &cause);
             }
             Err(error) if error.is_panic() => {
                 self.cx.meters.panics.increment(1);
@@ -400,16 +392,17 @@ impl Worker {
                     code = %codes::PANIC, pipeline = %self.cx.pipeline, sink = %self.cx.sink_name,
                     panics = written.panics + 1, "a write panicked: {text}"
                 );
-                if written.panics + 1 < PANICS_MAX {
-                    self.spawn_write(written.ledger, written.batch, written.origins, written.panics + 1, now);
+                written.panics += 1;
+                if written.panics < PANICS_MAX {
+                    written.task = self.spawn_write(sequence, written.origins.clone(), written.progress.clone());
+                    self.writing.insert(sequence, written);
                 } else {
                     let text = format!("writing a batch panicked {PANICS_MAX} times: {text}");
-                    self.abandon(written.ledger, &write::GiveUp::new(FailCause::new(codes::PANIC, text)));
+                    self.give_up(written, &FailCause::new(codes::PANIC, text));
                 }
             }
             Err(_) => {
-                let cause = FailCause::new(codes::ABANDONED, "the write was cancelled");
-                self.abandon(written.ledger, &write::GiveUp::new(cause));
+                self.give_up(written, &FailCause::new(codes::ABANDONED, "the write was cancelled"));
             }
         }
     }
@@ -548,7 +541,14 @@ impl Worker {
         self.cx.meters.up.set(1.0);
     }
 
-    fn abandon(&mut self, ledger: Ledger, cause: &write::GiveUp) {
+    /// Gives up a batch in writing, and the writer's group with it: the group may hold a part of the batch, or all of
+    /// it, and would be committed beside its replay.
+    fn give_up(&mut self, written: InWriting, cause: &FailCause) {
+        self.abandon(written.ledger, cause);
+        self.lose_accepted(cause);
+    }
+
+    fn abandon(&mut self, ledger: Ledger, cause: &FailCause) {
         self.cx.meters.abandoned.increment(1);
         let ranges: Vec<String> = ledger
             .covers
@@ -556,10 +556,10 @@ impl Worker {
             .map(|cover| format!("{}:{}..{}", cover.partition, cover.range.start, cover.range.end))
             .collect();
         tracing::warn!(
-            code = %cause.cause().code, pipeline = %self.cx.pipeline, sink = %self.cx.sink_name,
-            ranges = ranges.join(" "), "a batch was given up: {}; its rows are read again", cause.cause().text
+            code = %cause.code, pipeline = %self.cx.pipeline, sink = %self.cx.sink_name,
+            ranges = ranges.join(" "), "a batch was given up: {}; its rows are read again", cause.text
         );
-        ledger.fail(cause.cause());
+        ledger.fail(cause);
         self.cx.view.is_running();
     }
 
@@ -573,8 +573,7 @@ impl Worker {
     fn answer_quiesced(&mut self) {
         let waiting = std::mem::take(&mut self.quiescing);
         for (partition, number) in waiting {
-            let is_held =
-                self.has_unwritten(partition) || self.accepted.iter().any(|ledger| ledger.holds(partition));
+            let is_held = self.has_unwritten(partition) || self.accepted.iter().any(|ledger| ledger.holds(partition));
             if is_held || self.reset.is_some() {
                 self.quiescing.push((partition, number));
             } else {
@@ -591,7 +590,7 @@ impl Worker {
         if self.sealed.as_ref().is_some_and(|sealed| sealed.ledger.holds(partition))
             && let Some(sealed) = self.sealed.take()
         {
-            self.abandon(sealed.ledger, &write::GiveUp::new(cause.clone()));
+            self.abandon(sealed.ledger, &cause);
         }
         let hit: HashSet<u64> = self
             .writing
@@ -602,7 +601,7 @@ impl Worker {
         for sequence in hit {
             if let Some(writing) = self.writing.remove(&sequence) {
                 writing.task.abort();
-                self.abandon(writing.ledger, &write::GiveUp::new(cause.clone()));
+                self.give_up(writing, &cause);
             }
         }
         if self.accepted.iter().any(|ledger| ledger.holds(partition)) {

@@ -53,7 +53,7 @@ impl BatchName {
 
     /// The name of the batch that stands for these ranges. Epochs are left out: a replay has the same name.
     pub(crate) fn of(&self, covers: &[Covered]) -> CommitId {
-        let mut hasher = self.hasher.clone();
+        let mut hasher = self.hasher;
         for cover in covers {
             hasher.write_u32(cover.partition.0);
             for place in [cover.range.start, cover.range.end] {
@@ -199,9 +199,10 @@ impl OpenBatch {
 fn sealed(segments: Vec<Segment>, name: &BatchName) -> (SealedBatch, Ledger, Origins) {
     let mut covers: Vec<Covered> = Vec::new();
     for segment in &segments {
-        let last = covers.iter_mut().rev().find(|cover| {
-            cover.partition == segment.cover.partition && cover.epoch == segment.cover.epoch
-        });
+        let last = covers
+            .iter_mut()
+            .rev()
+            .find(|cover| cover.partition == segment.cover.partition && cover.epoch == segment.cover.epoch);
         match last {
             Some(last) if last.range.end == segment.cover.range.start => {
                 last.range.end = segment.cover.range.end;

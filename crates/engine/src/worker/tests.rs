@@ -32,12 +32,8 @@ struct Rig {
 }
 
 fn options() -> SinkOptions {
-    let backoff = Backoff {
-        initial: Duration::from_millis(1),
-        max: Duration::from_millis(4),
-        multiplier: 2.0,
-        jitter: 0.0,
-    };
+    let backoff =
+        Backoff { initial: Duration::from_millis(1), max: Duration::from_millis(4), multiplier: 2.0, jitter: 0.0 };
     SinkOptions {
         batch_rows: 50,
         batch_age: Duration::from_millis(2),
@@ -48,15 +44,8 @@ fn options() -> SinkOptions {
 
 impl Rig {
     fn new(sink: ScriptedSink, options: SinkOptions, is_serial: bool) -> Self {
-        let (issuer, harvester) = ring(
-            PartitionId(0),
-            Epoch(1),
-            Place::START,
-            256,
-            1,
-            Arc::new(Waker::new()),
-            std::time::Instant::now(),
-        );
+        let (issuer, harvester) =
+            ring(PartitionId(0), Epoch(1), Place::START, 256, 1, Arc::new(Waker::new()), std::time::Instant::now());
         let limits = ShareLimits { high: 1 << 30, low: 1 << 29, chunks: 1024 };
         let queue = ShardQueue::new(limits, metrics::Counter::noop());
         let view = Arc::new(ShardView::new("p", "out", &SystemClock));
@@ -93,17 +82,13 @@ impl Rig {
         let source_rows = u32::try_from(count).expect("small");
         let ack =
             self.issuer.issue(range.clone(), source_rows, 100, std::time::Instant::now()).expect("room in the ring");
-        let offsets: Vec<u64> =
-            records.iter().zip(start..).flat_map(|(rows, offset)| vec![offset; *rows]).collect();
+        let offsets: Vec<u64> = records.iter().zip(start..).flat_map(|(rows, offset)| vec![offset; *rows]).collect();
         let rows = offsets.len();
         let values: Vec<i64> = (self.next..self.next + rows as i64).collect();
         self.next += rows as i64;
         if rows > 0 {
             let filtered = records.iter().filter(|rows| **rows == 0).count();
-            ack.book_for(
-                SinkId(1),
-                Books { made: rows as u32, filtered: filtered as u32, ..Books::default() },
-            );
+            ack.book_for(SinkId(1), Books { made: rows as u32, filtered: filtered as u32, ..Books::default() });
             let texts: Vec<String> = (0..count).map(|record| format!("record {record}")).collect();
             let columns: Vec<(&str, ArrayRef)> = vec![
                 ("value", Arc::new(Int64Array::from(values))),

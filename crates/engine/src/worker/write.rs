@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use landfall_types::{Code, PartitionId, Place};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::bisect::{Piece, Pieces};
@@ -45,32 +46,6 @@ pub(crate) struct Refused {
     pub(crate) text: Arc<str>,
 }
 
-/// Why a batch was given up.
-#[derive(Clone, Debug)]
-pub(crate) struct GiveUp {
-    cause: FailCause,
-    is_superseded: bool,
-}
-
-impl GiveUp {
-    pub(crate) fn new(cause: FailCause) -> Self {
-        GiveUp { cause, is_superseded: false }
-    }
-
-    pub(crate) fn cause(&self) -> &FailCause {
-        &self.cause
-    }
-
-    /// Another writer owns the positions: what was accepted before is lost as well.
-    pub(crate) fn is_superseded(&self) -> bool {
-        self.is_superseded
-    }
-
-    pub(crate) fn into_cause(self) -> FailCause {
-        self.cause
-    }
-}
-
 /// How a write ended.
 #[derive(Debug)]
 pub(crate) enum WriteEnd {
@@ -81,85 +56,102 @@ pub(crate) enum WriteEnd {
         refused: Vec<Refused>,
     },
     /// The rows must be read again.
-    GaveUp(GiveUp),
+    GaveUp(FailCause),
 }
 
 enum Stop {
     Rows { code: Code, rows: Option<Vec<u32>>, text: String },
-    GiveUp(GiveUp),
+    GiveUp(FailCause),
 }
 
-/// Writes a batch whole, whatever it takes. Runs in its own task; cancelling it leaves the batch unknown.
-pub(crate) async fn write_out(cx: &WriteCx, batch: Arc<SealedBatch>, origins: &Origins) -> WriteEnd {
-    let mut floods = 0u32;
-    loop {
-        match write_pieces(cx, &batch, origins).await {
-            Ok((written, refused)) => {
-                if !refused.is_empty() {
-                    set_aside(cx, origins, &refused).await;
-                }
-                return WriteEnd::Stored { written, refused };
-            }
-            Err(Ended::GaveUp(give_up)) => return WriteEnd::GaveUp(give_up),
-            Err(Ended::Flood { refused, of, code, text }) => {
-                floods = floods.saturating_add(1);
-                let cause = format!("row error: {refused} of {of} rows refused, first {code}: {text}");
-                wait_blocked(cx, &batch, "row error", codes::TOO_MANY_BAD_ROWS, cause, floods).await;
-            }
-        }
+/// How far the write of a batch has come; kept by the worker, beside the task.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    pieces: Pieces,
+    refused: Vec<Refused>,
+    worst: Written,
+    floods: u32,
+}
+
+impl Progress {
+    pub(crate) fn new(batch: Arc<SealedBatch>) -> Self {
+        let rows = batch.rows();
+        Progress { pieces: Pieces::of(batch, rows), refused: Vec::new(), worst: Written::AlreadyThere, floods: 0 }
     }
 }
 
-enum Ended {
-    GaveUp(GiveUp),
-    Flood { refused: usize, of: usize, code: Code, text: Arc<str> },
-}
-
-async fn write_pieces(
-    cx: &WriteCx,
-    batch: &Arc<SealedBatch>,
-    origins: &Origins,
-) -> Result<(Written, Vec<Refused>), Ended> {
-    let total = batch.rows();
-    let mut pieces = Pieces::of(batch.clone(), total);
-    let mut refused: Vec<Refused> = Vec::new();
-    let mut worst = Written::AlreadyThere;
-    while let Some(piece) = pieces.next() {
+/// Writes what is left of a batch, whatever it takes. Runs in its own task; cancelling it leaves a piece unknown.
+pub(crate) async fn write_out(cx: &WriteCx, origins: &Origins, progress: &Mutex<Progress>) -> WriteEnd {
+    loop {
+        let Some(piece) = progress.lock().pieces.next() else { break };
         let stop = match attempt(cx, &piece.batch, origins).await {
             Ok(written) => {
-                worst = worse(worst, written);
+                let mut progress = progress.lock();
+                progress.pieces.done();
+                progress.worst = worse(progress.worst, written);
                 continue;
             }
             Err(stop) => stop,
         };
-        let (code, rows, text) = match stop {
-            Stop::GiveUp(give_up) => return Err(Ended::GaveUp(give_up)),
-            Stop::Rows { code, rows, text } => (code, rows, Arc::<str>::from(text)),
+        let flood = match stop {
+            Stop::GiveUp(cause) => return WriteEnd::GaveUp(cause),
+            Stop::Rows { code, rows, text } => progress.lock().refuse(cx, &piece, origins, code, rows, &text),
         };
-        if pieces.is_whole() {
+        if let Some((cause, floods)) = flood {
+            wait_blocked(cx, &piece.batch, "row error", codes::TOO_MANY_BAD_ROWS, cause, floods).await;
+        }
+    }
+    let (written, mut refused) = {
+        let progress = progress.lock();
+        (progress.worst, progress.refused.clone())
+    };
+    refused.sort_by_key(|refused| refused.row);
+    if !refused.is_empty() {
+        set_aside(cx, origins, &refused).await;
+    }
+    WriteEnd::Stored { written, refused }
+}
+
+impl Progress {
+    /// Takes refused rows out of a piece, or cuts it in halves where they are not named. Too many refused rows mean a
+    /// mismatch (E112): they are put back, and the sentence that says so is returned.
+    fn refuse(
+        &mut self,
+        cx: &WriteCx,
+        piece: &Piece,
+        origins: &Origins,
+        code: Code,
+        rows: Option<Vec<u32>>,
+        text: &str,
+    ) -> Option<(String, u32)> {
+        if self.pieces.is_whole() {
             cx.meters.bisects.increment(1);
         }
-        let out = match named(&piece, rows) {
-            Some(named) => Some(origins.whole_records(&named)),
+        let out = match named(piece, rows) {
+            Some(named) => origins.whole_records(&named),
             // Not named: halves between records, until a refused record is alone.
-            None if pieces.halve(&piece, origins) => None,
-            None => Some(piece.rows.clone()),
+            None if self.pieces.halve(piece, origins) => return None,
+            None => piece.rows.clone(),
         };
-        let Some(out) = out else { continue };
-        pieces.without(&piece, &out);
+        self.pieces.without(piece, &out);
+        let text: Arc<str> = Arc::from(text);
         let mut last = None;
         for row in out {
             let record = origins.position(row as usize);
             let is_first = last != Some(record);
             last = Some(record);
-            refused.push(Refused { row, is_first, code, text: text.clone() });
+            self.refused.push(Refused { row, is_first, code, text: text.clone() });
         }
-        if refused.len() > cx.max_bad_rows as usize && refused.len() as f64 > cx.max_bad_fraction * total as f64 {
-            return Err(Ended::Flood { refused: refused.len(), of: total, code, text });
+        let (refused, of) = (self.refused.len(), origins.rows());
+        if refused <= cx.max_bad_rows as usize || refused as f64 <= cx.max_bad_fraction * of as f64 {
+            return None;
         }
+        self.floods = self.floods.saturating_add(1);
+        let mut rows: Vec<u32> = self.refused.drain(..).map(|refused| refused.row).collect();
+        rows.sort_unstable();
+        self.pieces.put_back(rows, self.floods);
+        Some((format!("row error: {refused} of {of} rows refused, last {code}: {text}"), self.floods))
     }
-    refused.sort_by_key(|refused| refused.row);
-    Ok((worst, refused))
 }
 
 /// The refused rows as rows of the sealed batch; `None` where the destination does not say which.
@@ -221,8 +213,7 @@ async fn attempt(cx: &WriteCx, batch: &SealedBatch, origins: &Origins) -> Result
                 backoff.max
             }
             SinkError::Superseded { code, text, .. } => {
-                let give_up = GiveUp { cause: FailCause::new(*code, text.as_str()), is_superseded: true };
-                return Err(Stop::GiveUp(give_up));
+                return Err(Stop::GiveUp(FailCause::new(*code, text.as_str())));
             }
             SinkError::Destination { .. } => {
                 is_destination = true;
@@ -248,7 +239,7 @@ async fn attempt(cx: &WriteCx, batch: &SealedBatch, origins: &Origins) -> Result
         };
         if cx.retry.max_elapsed.is_some_and(|max| started.elapsed() + delay > max) {
             let text = format!("given up after {:?}: {error}", started.elapsed());
-            return Err(Stop::GiveUp(GiveUp::new(FailCause::new(codes::WRITE_GAVE_UP, text))));
+            return Err(Stop::GiveUp(FailCause::new(codes::WRITE_GAVE_UP, text)));
         }
         let first = first_of(batch);
         cx.view.has_failed(is_destination, &error, attempts, delay, first);
