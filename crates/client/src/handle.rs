@@ -7,7 +7,6 @@
 use std::sync::Arc;
 use std::time::Instant as StdInstant;
 
-use landfall_types::Durability;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -17,7 +16,7 @@ use crate::admission::StreamState;
 use crate::call::{Encode, IntoCall, Limits, PreparedBatch};
 use crate::capacity::{Place, Target};
 use crate::error::{IngestError, PrepareError, Rejected};
-use crate::id::{Ack, AckDurability, IdRange, MessageId};
+use crate::id::{Ack, IdRange, MessageId};
 use crate::room::{NoRoom, wait_for_room};
 use crate::session::Command;
 use crate::shared::{Room, Shared};
@@ -480,17 +479,6 @@ impl Drop for Inner {
                 tracing::warn!(table = %self.shared.table, %ids, calls,
                     "the stream was dropped with calls that were not acknowledged; close it first and take them back");
             }
-        }
-    }
-}
-
-impl From<AckDurability> for Option<Durability> {
-    fn from(durability: AckDurability) -> Self {
-        match durability {
-            AckDurability::Fsync => Some(Durability::Fsync),
-            AckDurability::Written => Some(Durability::Written),
-            AckDurability::Memory => Some(Durability::Memory),
-            AckDurability::Unspecified => None,
         }
     }
 }

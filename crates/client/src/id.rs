@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use landfall_types::Durability;
+
 /// The id of an admitted call: the sub-stream and the call's number on it.
 ///
 /// It has no order: two sub-streams share none.
@@ -93,6 +95,18 @@ pub enum AckDurability {
     /// The peer is not Landfall and does not say.
     #[default]
     Unspecified,
+}
+
+impl AckDurability {
+    /// The class by its common type, where the peer says it.
+    pub const fn class(self) -> Option<Durability> {
+        match self {
+            AckDurability::Fsync => Some(Durability::Fsync),
+            AckDurability::Written => Some(Durability::Written),
+            AckDurability::Memory => Some(Durability::Memory),
+            AckDurability::Unspecified => None,
+        }
+    }
 }
 
 /// A call is committed.

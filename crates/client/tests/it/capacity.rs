@@ -179,7 +179,8 @@ async fn f_i5_waiters_wake_with_the_first_cause() {
     let gate = Gate::new();
     let script = Script::never().at(0, Act::Wait(gate.clone())).at(0, Act::Fail(Status::permission_denied("revoked")));
     let peer = Peer::start(vec![script, Script::never()]).await;
-    let stream = narrow(&peer).multiplexed(2).open().await.unwrap();
+    let open = narrow(&peer).close_timeout(Duration::from_millis(300)).multiplexed(2);
+    let stream = open.open().await.unwrap();
     let mut admitted = 0;
     while stream.try_ingest("0").is_ok() {
         admitted += 1;

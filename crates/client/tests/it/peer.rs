@@ -18,6 +18,7 @@ use landfall_protocol::zerobus_server::{Zerobus, ZerobusServer};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
+use tokio_stream::StreamExt;
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tonic::{Request, Response, Status, Streaming};
 
@@ -155,9 +156,13 @@ impl Peer {
             .max_decoding_message_size(64 << 20)
             .accept_compressed(tonic::codec::CompressionEncoding::Gzip)
             .accept_compressed(tonic::codec::CompressionEncoding::Zstd);
-        let serving = tonic::transport::Server::builder()
-            .add_service(server)
-            .serve_with_incoming(TcpListenerStream::new(listener));
+        let serving = tonic::transport::Server::builder().add_service(server).serve_with_incoming(
+            TcpListenerStream::new(listener).map(|accepted| {
+                let connection = accepted?;
+                connection.set_nodelay(true)?;
+                Ok::<_, std::io::Error>(connection)
+            }),
+        );
         let task = tokio::spawn(async move {
             let _ = serving.await;
         });
