@@ -41,7 +41,7 @@ def main():
         records = [line.removesuffix("\n") for line in lines]
     options = StreamConfigurationOptions(record_type=RecordType.JSON, recovery=True, recovery_backoff_ms=200)
     sdk = ZerobusSdk(endpoint, endpoint)
-    stream = sdk.create_stream_with_headers_provider(TableProperties(table), Anonymous(table), options)
+    stream = sdk.create_stream(table_properties=TableProperties(table), options=options, headers_provider=Anonymous(table))
     half = len(records) // 2 if pause_file else len(records)
     last = -1
     for record in records[:half]:

@@ -406,7 +406,7 @@ impl<'a> Session<'a> {
         let now = Instant::now();
         let all_back = self.in_flight.is_empty() && self.submitting.is_none();
         if !self.is_recovering() {
-            self.most_out = Some(((self.in_flight.len() + 1) / 2).max(1));
+            self.most_out = Some(self.in_flight.len().div_ceil(2).max(1));
         }
         let recovery = self.recovery.get_or_insert_with(|| Recovery::new(now, cause));
         recovery.set_aside(piece, now, self.core.limits().stream_deadline)?;
