@@ -18,7 +18,7 @@ use landfall_types::{Coded, Durability, Offset, TicketNumber, Timestamp};
 
 use crate::envelope::Rows;
 use crate::error::PublishError;
-use crate::intake::{Errands, Queued};
+use crate::intake::{Errands, Queued, QueuedUnit};
 use crate::keys::Sequences;
 use crate::partition::{Condition, Partition, chain_text};
 use crate::status::Health;
@@ -31,7 +31,7 @@ use settling::Unsettled;
 /// A claimed unit, until it is settled.
 #[derive(Debug)]
 pub(crate) struct Claimed {
-    pub(crate) queued: Queued,
+    pub(crate) queued: QueuedUnit,
     pub(crate) first: Offset,
     pub(crate) ticket: TicketNumber,
     /// Records at the front that were stored before and are not part of the unit.
@@ -60,7 +60,7 @@ pub(crate) struct Committer {
     next_ticket: u64,
     unsettled: Option<Unsettled>,
     /// Buffers that turns reuse.
-    batch: Vec<Queued>,
+    batch: Vec<QueuedUnit>,
     units: Vec<Unit>,
     wake: Vec<Waker>,
     /// How many tickets the last turn answered, and the smoothed time of a sync: what to wait for (C26).
@@ -182,15 +182,13 @@ impl Committer {
     }
 
     /// Steps 3 to 7 of C23.
-    fn append(&mut self, batch: &mut Vec<Queued>) -> After {
+    fn append(&mut self, batch: &mut Vec<QueuedUnit>) -> After {
         let partition = Arc::clone(&self.partition);
         let Some(writer) = self.writer.as_mut() else { return After::Park };
         if !writer.has_spare() {
             // A fence must never need new space (C42). Housekeeping is behind, so this partition does its own.
-            if let Some(upkeep) = partition.upkeep() {
-                if let Err(error) = upkeep.run() {
-                    tracing::warn!(channel = %partition.channel, partition = %partition.id, code = "LF-CH0030", cause = %error, "no spare file could be made");
-                }
+            if let Some(Err(error)) = partition.upkeep().map(|upkeep| upkeep.run()) {
+                tracing::warn!(channel = %partition.channel, partition = %partition.id, code = "LF-CH0030", cause = %error, "no spare file could be made");
             }
         }
         let epoch = writer.epoch();
@@ -405,11 +403,9 @@ impl Committer {
         if self.unsettled.is_some() {
             return;
         }
-        if let Some(writer) = self.writer.take() {
-            if let Err(error) = writer.close() {
-                let partition = &self.partition;
-                tracing::warn!(channel = %partition.channel, partition = %partition.id, cause = %chain_text(&error), "no closing mark; the next start scans instead");
-            }
+        if let Some(Err(error)) = self.writer.take().map(|writer| writer.close()) {
+            let partition = &self.partition;
+            tracing::warn!(channel = %partition.channel, partition = %partition.id, cause = %chain_text(&error), "no closing mark; the next start scans instead");
         }
     }
 }

@@ -53,26 +53,20 @@ pub(crate) enum EnvelopeError {
 /// Checks one record against the fixed limits and the channel's, before anything is reserved for it (C8).
 pub(crate) fn check(index: usize, record: &Record, limits: &Limits) -> Result<(), PublishError> {
     let bad = |field: &'static str, reason: String| Err(PublishError::BadField { index, field, reason });
-    if let Some(key) = &record.idempotency_key {
-        if key.is_empty() || key.len() > IDEMPOTENCY_KEY_BYTES_MAX {
-            let reason = format!("has {} bytes, expected 1 to {IDEMPOTENCY_KEY_BYTES_MAX}", key.len());
-            return bad("idempotency key", reason);
-        }
-    }
-    if let Some(key) = &record.key {
-        if key.len() > RECORD_KEY_BYTES_MAX {
-            return bad("record key", format!("has {} bytes, expected at most {RECORD_KEY_BYTES_MAX}", key.len()));
-        }
-    }
-    if let Some(name) = &record.publisher {
-        if name.is_empty() || name.len() > PUBLISHER_BYTES_MAX {
-            return bad("publisher", format!("has {} bytes, expected 1 to {PUBLISHER_BYTES_MAX}", name.len()));
-        }
-    }
-    if let Some(state) = record.trace.as_ref().and_then(|trace| trace.state.as_ref()) {
-        if state.len() > TRACE_STATE_BYTES_MAX {
-            let reason = format!("has {} bytes, expected at most {TRACE_STATE_BYTES_MAX}", state.len());
-            return bad("tracestate", reason);
+    let lengths = [
+        ("idempotency key", record.idempotency_key.as_ref().map(Bytes::len), 1, IDEMPOTENCY_KEY_BYTES_MAX),
+        ("record key", record.key.as_ref().map(Bytes::len), 0, RECORD_KEY_BYTES_MAX),
+        ("publisher", record.publisher.as_ref().map(|name| name.len()), 1, PUBLISHER_BYTES_MAX),
+        (
+            "tracestate",
+            record.trace.as_ref().and_then(|trace| trace.state.as_ref()).map(|state| state.len()),
+            0,
+            TRACE_STATE_BYTES_MAX,
+        ),
+    ];
+    for (field, len, least, most) in lengths {
+        if let Some(len) = len.filter(|len| *len < least || *len > most) {
+            return bad(field, format!("has {len} bytes, expected {least} to {most}"));
         }
     }
     if record.headers.len() > limits.headers as usize {

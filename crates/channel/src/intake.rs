@@ -42,6 +42,9 @@ pub(crate) struct Queued {
     pub(crate) bytes: usize,
 }
 
+/// Handed on several times between here and the answer, so it is moved as a pointer.
+pub(crate) type QueuedUnit = Box<Queued>;
+
 impl Queued {
     /// What it takes of the queue.
     pub(crate) fn cost(&self) -> usize {
@@ -57,8 +60,8 @@ impl Queued {
 /// Units that are handed over together: one reservation, adjacent in the queue.
 #[derive(Debug)]
 pub(crate) enum Handover {
-    One(Queued),
-    Many(Vec<Queued>),
+    One(QueuedUnit),
+    Many(Vec<QueuedUnit>),
 }
 
 impl Handover {
@@ -72,7 +75,7 @@ impl Handover {
     fn bytes(&self) -> usize {
         match self {
             Handover::One(unit) => unit.cost(),
-            Handover::Many(units) => units.iter().map(Queued::cost).sum(),
+            Handover::Many(units) => units.iter().map(|unit| unit.cost()).sum(),
         }
     }
 
@@ -125,7 +128,7 @@ pub(crate) struct Intake {
 
 #[derive(Default)]
 struct Inside {
-    tickets: VecDeque<Queued>,
+    tickets: VecDeque<QueuedUnit>,
     /// Reserved: queued, claimed, or granted to someone who is about to queue.
     items: usize,
     bytes: usize,
@@ -363,7 +366,7 @@ impl Intake {
 
     /// Takes units in order up to a turn's limits, at least one if there is one; or the errands, if there are any:
     /// they may leave something to settle, before which nothing is claimed.
-    pub(crate) fn claim(&self, records_max: u32, bytes_max: usize, into: &mut Vec<Queued>) -> Option<Errands> {
+    pub(crate) fn claim(&self, records_max: u32, bytes_max: usize, into: &mut Vec<QueuedUnit>) -> Option<Errands> {
         let mut inside = self.inside.lock();
         if inside.errands.any() {
             return Some(std::mem::take(&mut inside.errands));
@@ -398,7 +401,7 @@ impl Intake {
     }
 
     /// Everything that is queued, for a drain that has run out of time.
-    pub(crate) fn take_all(&self) -> Vec<Queued> {
+    pub(crate) fn take_all(&self) -> Vec<QueuedUnit> {
         let mut inside = self.inside.lock();
         self.queued.store(0, Ordering::Relaxed);
         inside.tickets.drain(..).collect()
@@ -491,12 +494,10 @@ impl Inside {
         if let Gate::Closed(error) = &self.gate {
             return Err(error.clone());
         }
-        if let Some(since) = self.uncertain_since.map(|since| since.elapsed()) {
-            if since > UNCERTAIN_GRACE {
-                return Err(PublishError::PartitionUncertain { partition, since });
-            }
+        match self.uncertain_since.map(|since| since.elapsed()) {
+            Some(since) if since > UNCERTAIN_GRACE => Err(PublishError::PartitionUncertain { partition, since }),
+            _ => Ok(()),
         }
-        Ok(())
     }
 }
 

@@ -202,7 +202,7 @@ impl Partition {
     }
 
     /// Answers a queued unit NotStored and gives its room back.
-    pub(crate) fn refuse(&self, queued: crate::intake::Queued, error: PublishError) {
+    pub(crate) fn refuse(&self, queued: crate::intake::QueuedUnit, error: PublishError) {
         use crate::ticket::Settlement;
         if let Some((name, _)) = &queued.key {
             self.keys.lock().release(name, &queued.cell);

@@ -11,7 +11,7 @@ use landfall_types::{Coded, PartitionId};
 use super::{Channel, PublishOptions};
 use crate::envelope;
 use crate::error::PublishError;
-use crate::intake::{Handover, Queued};
+use crate::intake::{Handover, Queued, QueuedUnit};
 use crate::keys::{Gate, KeyName, Sequences, tag};
 use crate::options::{DEADLINE, DEADLINE_DEFAULT};
 use crate::outcome::{Committed, PublishOutcome, Timings};
@@ -37,7 +37,7 @@ impl Call<'_> {
 
 /// A unit that is ready to be queued, and the ticket that waits for it.
 struct Prepared {
-    queued: Queued,
+    queued: QueuedUnit,
     ticket: Ticket,
 }
 
@@ -249,7 +249,7 @@ impl Channel {
             }
         }
         let ticket = self.ticket(partition, Arc::clone(&cell), 0, body.rows().clone(), count, name, call);
-        let queued = Queued {
+        let queued = Box::new(Queued {
             cell,
             bytes: body.encoded_len(),
             body,
@@ -260,7 +260,7 @@ impl Channel {
             admitted: call.admitted,
             expires: call.expires(),
             deadline: call.deadline,
-        };
+        });
         Ok(Prepared { queued, ticket })
     }
 
@@ -384,7 +384,7 @@ impl Channel {
         tickets: &mut Vec<(Ticket, Vec<usize>)>,
     ) {
         let (items_max, bytes_max) = (partition.intake.handover_items_max(), partition.intake.handover_bytes_max());
-        let mut together: Vec<Queued> = Vec::new();
+        let mut together: Vec<QueuedUnit> = Vec::new();
         let mut bytes = 0usize;
         for unit in units {
             let sequences = call
@@ -410,7 +410,7 @@ impl Channel {
         }
     }
 
-    async fn hand_over(&self, partition: &Arc<Partition>, units: Vec<Queued>, call: &Call<'_>) {
+    async fn hand_over(&self, partition: &Arc<Partition>, units: Vec<QueuedUnit>, call: &Call<'_>) {
         let (items, bytes) = (units.len(), units.iter().map(|unit| unit.bytes as u64).sum());
         match partition.intake.hand_over(Handover::Many(units), call.expires(), call.deadline).await {
             Ok(committer) => {

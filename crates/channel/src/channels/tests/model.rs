@@ -67,11 +67,10 @@ impl Model {
     /// The log as it was found after a restart.
     fn check(&mut self, found: &[Delivered]) {
         let found: Vec<&Record> = found.iter().map(|one| &one.record).collect();
-        if let Some((records, key)) = self.unknown.take() {
-            if found.len() > self.records.len() {
-                self.keys.extend(key.map(|key| (key, self.records.len() as u64)));
-                self.records.extend(records);
-            }
+        let unknown = self.unknown.take();
+        if let Some((records, key)) = unknown.filter(|_| found.len() > self.records.len()) {
+            self.keys.extend(key.map(|key| (key, self.records.len() as u64)));
+            self.records.extend(records);
         }
         assert_eq!(found, self.records.iter().collect::<Vec<_>>());
     }
