@@ -4,6 +4,7 @@ use landfall_types::CodePage;
 
 use crate::cli::ExplainArgs;
 use crate::exit::Exit;
+use crate::stdout;
 
 /// Every page of this build, by code.
 pub(crate) fn pages() -> Vec<&'static CodePage> {
@@ -17,10 +18,10 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<Exit> {
     let pages = pages();
     let Some(wanted) = &args.code else {
         if args.json {
-            println!("{}", serde_json::to_string(&pages)?);
+            stdout::line(serde_json::to_string(&pages)?)?;
         } else {
             for page in pages {
-                println!("{}  {}", page.code, page.name);
+                stdout::line(format!("{}  {}", page.code, page.name))?;
             }
         }
         return Ok(Exit::Ok);
@@ -33,13 +34,13 @@ pub(crate) fn run(args: &ExplainArgs) -> anyhow::Result<Exit> {
         return Ok(Exit::Failed);
     };
     if args.json {
-        println!("{}", serde_json::to_string(page)?);
+        stdout::line(serde_json::to_string(page)?)?;
         return Ok(Exit::Ok);
     }
     let kind = serde_json::to_value(page.kind)?;
     let retry = serde_json::to_value(page.retry)?;
-    println!("{} {}", page.code, page.name);
-    println!("  kind: {}   retry: {}\n", kind.as_str().unwrap_or(""), retry.as_str().unwrap_or(""));
-    println!("{}\n\n{}", page.meaning, page.help);
+    stdout::line(format!("{} {}", page.code, page.name))?;
+    stdout::line(format!("  kind: {}   retry: {}\n", kind.as_str().unwrap_or(""), retry.as_str().unwrap_or("")))?;
+    stdout::line(format!("{}\n\n{}", page.meaning, page.help))?;
     Ok(Exit::Ok)
 }

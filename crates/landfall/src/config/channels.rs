@@ -61,6 +61,8 @@ pub(crate) struct ChannelConfig {
     pub(crate) validate: Option<PayloadCheck>,
     /// `key_field`.
     pub(crate) key_field: Option<String>,
+    /// `schema_policy`.
+    pub(crate) schema_policy: Option<SchemaChange>,
 }
 
 /// `retention`.
@@ -86,6 +88,17 @@ pub(crate) enum ChannelFormat {
     /// Avro datums.
     Avro,
     /// Anything.
+    Any,
+}
+
+/// `schema_policy`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SchemaChange {
+    /// What old and new readers can both read.
+    Compatible,
+    /// Known ones only.
+    Fixed,
+    /// All.
     Any,
 }
 
@@ -184,6 +197,10 @@ fn read_one(section: Section<'_>, name: &str, mark: Mark) -> ChannelConfig {
             &[("off", PayloadCheck::Off), ("syntax", PayloadCheck::Syntax), ("schema", PayloadCheck::Schema)],
         ),
         key_field: section.text("key_field").map(str::to_owned),
+        schema_policy: section.choice(
+            "schema_policy",
+            &[("compatible", SchemaChange::Compatible), ("fixed", SchemaChange::Fixed), ("any", SchemaChange::Any)],
+        ),
     };
     if let Some(retention) = section.section("retention") {
         config.retention = RetentionConfig {
@@ -228,7 +245,6 @@ fn read_one(section: Section<'_>, name: &str, mark: Mark) -> ChannelConfig {
         config.ring_bytes = ring.size("bytes", ByteSize::kib(64)..=ByteSize::mib(256));
         ring.finish();
     }
-    section.not_yet("schema_policy", "remove it: every schema is taken, as with `any`");
     section.finish();
     config
 }

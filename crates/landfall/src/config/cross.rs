@@ -15,6 +15,9 @@ pub(super) fn check(config: &Config, findings: &Findings) {
     for (table, channel, mark) in &config.server.tables {
         channel_exists(config, channel, *mark, &format!("server.ingest.tables.{table}"), findings);
     }
+    for (_, like, mark) in &config.server.auto_create {
+        channel_exists(config, like, *mark, "server.ingest.auto_create", findings);
+    }
     for (at, pipeline) in config.pipelines.iter().enumerate() {
         pipeline_references(config, pipeline, findings);
         if let Some(twin) = config.pipelines.iter().take(at).find(|other| other.id == pipeline.id) {

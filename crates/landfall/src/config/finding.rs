@@ -172,8 +172,6 @@ pub(crate) const CODES: &[CodePage] = &[
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Level {
-    /// Worth knowing.
-    Note,
     /// Works, and deserves a look.
     Warning,
     /// Does not start.
@@ -215,7 +213,6 @@ impl Finding {
     /// For people: the message, then the line with a caret under the place, then the next step.
     pub(crate) fn render(&self, file: &str, source: &str) -> String {
         let level = match self.level {
-            Level::Note => "note",
             Level::Warning => "warning",
             Level::Error => "error",
         };

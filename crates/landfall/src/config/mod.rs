@@ -13,20 +13,24 @@ mod server;
 mod sinks;
 mod text;
 
+mod query_place;
+
 #[cfg(test)]
 mod tests;
 
 use std::path::{Path, PathBuf};
 
-pub(crate) use channels::{ChannelConfig, ChannelFormat, PayloadCheck, RetentionConfig};
+pub(crate) use channels::{ChannelConfig, ChannelFormat, PayloadCheck, SchemaChange};
 pub(crate) use finding::{CODES, Finding, FindingJson, Level, codes};
 pub(crate) use pipelines::{
-    DecodeConfig, Framing, InferConfig, JsonConfig, PipelineConfig, Policies, Policy, QueryText, SchemaColumn, StartAt,
+    DecodeConfig, Framing, InferConfig, JsonConfig, PipelineConfig, Policy, QueryText, RetryConfig, SchemaColumn,
+    StartAt,
 };
 pub(crate) use process::ProcessConfig;
+pub(crate) use query_place::place_in_file;
 pub(crate) use section::spell;
 pub(crate) use server::ServerConfig;
-pub(crate) use sinks::{Codec, DeltaConfig, FileFormat, FilesConfig, SinkConfig, SinkKind, ToChannelConfig};
+pub(crate) use sinks::{Codec, DeltaConfig, FileFormat, FilesConfig, SinkConfig, SinkKind};
 pub(crate) use text::{FILE_BYTES_MAX, Mark};
 
 use section::{Findings, Section};

@@ -40,7 +40,7 @@ pub(crate) struct PipelineConfig {
     /// `max_bad_fraction`.
     pub(crate) max_bad_fraction: Option<f64>,
     /// `max_bad_rows`.
-    pub(crate) max_bad_rows: Option<u64>,
+    pub(crate) max_bad_rows: Option<u32>,
     /// `to`.
     pub(crate) sinks: Vec<SinkConfig>,
     /// `batch.rows`.
@@ -79,6 +79,8 @@ pub(crate) struct PipelineConfig {
     pub(crate) low_ratio: Option<f64>,
     /// `dead_letters.channel`.
     pub(crate) dead_letters: Option<String>,
+    /// `on_trimmed: continue`.
+    pub(crate) pass_trimmed: bool,
 }
 
 impl PipelineConfig {
@@ -268,7 +270,7 @@ fn read_one(section: Section<'_>, name: &str, mark: Mark, process: &ProcessConfi
         sql: section.text("sql").map(|text| QueryText { text: text.to_owned(), mark: section.mark_of("sql") }),
         on_error: read_policies(&section),
         max_bad_fraction: section.fraction("max_bad_fraction", 0.0..=1.0),
-        max_bad_rows: section.count("max_bad_rows", 1..=1_000_000, "rows"),
+        max_bad_rows: section.count32("max_bad_rows", 1..=1_000_000, "rows"),
         sinks: sinks::read_all(&section),
         batch_rows: None,
         batch_bytes: None,
@@ -290,9 +292,10 @@ fn read_one(section: Section<'_>, name: &str, mark: Mark, process: &ProcessConfi
         max_inflight_bytes: None,
         low_ratio: None,
         dead_letters: None,
+        pass_trimmed: false,
     };
     read_groups(&section, &mut config);
-    section.not_yet("on_trimmed", "remove it: a trimmed range stops the pipeline");
+    config.pass_trimmed = section.choice("on_trimmed", &[("stop", false), ("continue", true)]).unwrap_or(false);
     section.not_yet("on_damage", "remove it: a damaged range is passed over, counted and named");
     section.not_yet("breaker", "remove it: `retry` bounds the attempts");
     section.finish();

@@ -282,6 +282,17 @@ impl<'a> Section<'a> {
         Section::of(self.at(key), node, self.findings)
     }
 
+    /// A list of mappings.
+    pub(crate) fn sections(&self, key: &'static str) -> Option<Vec<Section<'a>>> {
+        let node = self.get(key)?;
+        let Value::List(items) = &node.value else {
+            self.wrong(key, node, "a list of mappings");
+            return None;
+        };
+        let path = |at: usize| format!("{}[{at}]", self.at(key));
+        Some(items.iter().enumerate().filter_map(|(at, item)| Section::of(path(at), item, self.findings)).collect())
+    }
+
     /// Says that a required key is missing.
     pub(crate) fn missing(&self, key: &str, example: &str) {
         let text = format!("`{}` is missing", self.at(key));

@@ -21,6 +21,8 @@ pub(crate) struct ServerConfig {
     pub(crate) insecure: bool,
     /// `ingest.tables`: table name to channel.
     pub(crate) tables: Vec<(String, String, Mark)>,
+    /// `ingest.auto_create`: which tables make their channel, and whose settings it gets.
+    pub(crate) auto_create: Vec<(String, String, Mark)>,
     /// `ingest.max_call_bytes`.
     pub(crate) max_call_bytes: ByteSize,
     /// `ingest.max_call_records`.
@@ -36,7 +38,7 @@ pub(crate) struct ServerConfig {
     /// `ingest.stream_unacked_calls`.
     pub(crate) stream_unacked_calls: Option<u32>,
     /// `ingest.memory`.
-    pub(crate) memory: ByteSize,
+    pub(crate) memory: Option<ByteSize>,
     /// `ingest.max_streams`.
     pub(crate) max_streams: Option<u32>,
     /// `ingest.max_streams_per_connection`.
@@ -53,6 +55,14 @@ pub(crate) struct ServerConfig {
     pub(crate) keepalive_timeout: Option<Duration>,
     /// `ingest.drain_grace`.
     pub(crate) drain_grace: Duration,
+    /// `ingest.max_stream_age`.
+    pub(crate) max_stream_age: Option<Duration>,
+    /// `ingest.max_auto_channels`.
+    pub(crate) max_auto_channels: Option<u64>,
+    /// `ingest.max_keyed_records`.
+    pub(crate) max_keyed_records: Option<u64>,
+    /// `ingest.max_tails`.
+    pub(crate) max_tails: Option<u64>,
     /// `http.body_bytes`: as sent.
     pub(crate) body_bytes: Option<ByteSize>,
     /// `http.decompressed_bytes`.
@@ -67,6 +77,7 @@ impl ServerConfig {
             listen_mark: Mark::default(),
             insecure: false,
             tables: Vec::new(),
+            auto_create: Vec::new(),
             max_call_bytes: ByteSize::mib(10),
             max_call_records: None,
             open_timeout: None,
@@ -74,7 +85,7 @@ impl ServerConfig {
             commit_wait: None,
             stream_unacked_bytes: None,
             stream_unacked_calls: None,
-            memory: ByteSize::mib(128),
+            memory: None,
             max_streams: None,
             max_streams_per_connection: None,
             max_connections: None,
@@ -83,6 +94,10 @@ impl ServerConfig {
             keepalive_interval: None,
             keepalive_timeout: None,
             drain_grace: Duration::from_secs(10).min(drain_timeout / 2),
+            max_stream_age: None,
+            max_auto_channels: None,
+            max_keyed_records: None,
+            max_tails: None,
             body_bytes: None,
             decompressed_bytes: None,
         }
@@ -131,9 +146,7 @@ fn read_ingest(ingest: &Section<'_>, config: &mut ServerConfig, process: &Proces
     config.stream_unacked_bytes = ingest.size("stream_unacked_bytes", ByteSize::kib(64)..=ByteSize::gib(1));
     config.stream_unacked_calls = ingest.count32("stream_unacked_calls", 1..=1_000_000, "calls");
     let least = ByteSize(config.max_call_bytes.get().saturating_mul(2));
-    if let Some(size) = ingest.size("memory", least..=ByteSize::gib(64)) {
-        config.memory = size;
-    }
+    config.memory = ingest.size("memory", least..=ByteSize::gib(64));
     config.max_streams = ingest.count32("max_streams", 1..=1_000_000, "streams");
     config.max_streams_per_connection = ingest.count32("max_streams_per_connection", 1..=32_766, "streams");
     config.max_connections = ingest.count32("max_connections", 1..=1_000_000, "connections");
@@ -144,7 +157,20 @@ fn read_ingest(ingest: &Section<'_>, config: &mut ServerConfig, process: &Proces
     if let Some(grace) = ingest.duration("drain_grace", Duration::ZERO..=process.drain_timeout / 2) {
         config.drain_grace = grace;
     }
-    ingest.not_yet("auto_create", "name the channels in the file");
+    config.max_stream_age = ingest.duration("max_stream_age", seconds(60)..=seconds(7 * 86_400));
+    config.max_auto_channels = ingest.count("max_auto_channels", 0..=10_000, "channels");
+    config.max_keyed_records = ingest.count("max_keyed_records", 1..=10_000, "records");
+    config.max_tails = ingest.count("max_tails", 0..=65_536, "tails");
+    for rule in ingest.sections("auto_create").unwrap_or_default() {
+        match (rule.text("match"), rule.text("like")) {
+            (Some(matches), Some(like)) => {
+                config.auto_create.push((matches.to_owned(), like.to_owned(), rule.mark_of("like")));
+            }
+            (None, _) => rule.missing("match", "\"main.app.*\""),
+            (_, None) => rule.missing("like", "CHANNEL"),
+        }
+        rule.finish();
+    }
     if let Some(tables) = ingest.section("tables") {
         for (key, node) in tables.entries() {
             match &node.value {

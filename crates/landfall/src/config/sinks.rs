@@ -34,17 +34,6 @@ pub(crate) enum SinkKind {
     Channel(ToChannelConfig),
 }
 
-impl SinkKind {
-    /// The word in the configuration.
-    pub(crate) fn word(&self) -> &'static str {
-        match self {
-            SinkKind::Delta(_) => "delta",
-            SinkKind::Files(_) => "files",
-            SinkKind::Channel(_) => "channel",
-        }
-    }
-}
-
 /// Compression of data files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Codec {
@@ -83,6 +72,10 @@ pub(crate) struct DeltaConfig {
     pub(crate) compression: Option<Codec>,
     /// `commit_retries`.
     pub(crate) commit_retries: Option<u32>,
+    /// `evolve: add_columns`.
+    pub(crate) add_columns: bool,
+    /// `timestamps: ntz`.
+    pub(crate) zoneless: bool,
     /// `checkpoint_every`.
     pub(crate) checkpoint_every: Option<u32>,
 }
@@ -100,6 +93,8 @@ pub(crate) struct FilesConfig {
     pub(crate) roll_max_bytes: Option<ByteSize>,
     /// `roll.every`.
     pub(crate) roll_every: Option<Duration>,
+    /// `hidden`.
+    pub(crate) hidden: bool,
 }
 
 /// `to.files.format`.
@@ -197,8 +192,6 @@ fn read_kind(section: Section<'_>, kind: &str, name: String, mark: Mark) -> Opti
 
 fn read_delta(section: &Section<'_>) -> Option<DeltaConfig> {
     section.not_yet("url", "use `path`; object stores come with their own release");
-    section.not_yet("evolve", "remove it: a differing schema stops with a plan, as with `fail`");
-    section.not_yet("timestamps", "remove it: timestamps are UTC");
     section.not_yet("optimize", "run it with your own tool; foreign commits are welcome");
     section.not_yet("vacuum", "run it with your own tool; foreign commits are welcome");
     section.not_yet("options", "remove it: local tables have none");
@@ -224,8 +217,10 @@ fn read_delta(section: &Section<'_>) -> Option<DeltaConfig> {
         max_open_files: section.count32("max_open_files", 1..=1024, "files"),
         compression: section
             .choice("compression", &[("zstd", Codec::Zstd), ("snappy", Codec::Snappy), ("none", Codec::None)]),
-        commit_retries: section.count32("commit_retries", 1..=1_000, "tries"),
-        checkpoint_every: section.count32("checkpoint_every", 1..=10_000, "commits"),
+        commit_retries: section.count32("commit_retries", 1..=10_000, "tries"),
+        add_columns: section.choice("evolve", &[("fail", false), ("add_columns", true)]).unwrap_or(false),
+        zoneless: section.choice("timestamps", &[("utc", false), ("ntz", true)]).unwrap_or(false),
+        checkpoint_every: section.count32("checkpoint_every", 0..=1_000_000, "commits"),
     };
     path.map(|_| config)
 }
@@ -260,12 +255,11 @@ fn read_files(section: &Section<'_>) -> Option<FilesConfig> {
         format: section
             .choice("format", &[("ndjson", FileFormat::Ndjson), ("parquet", FileFormat::Parquet)])
             .unwrap_or(FileFormat::Ndjson),
-        compression: section.choice(
-            "compression",
-            &[("none", Codec::None), ("gzip", Codec::Gzip), ("zstd", Codec::Zstd), ("snappy", Codec::Snappy)],
-        ),
+        compression: section
+            .choice("compression", &[("none", Codec::None), ("gzip", Codec::Gzip), ("zstd", Codec::Zstd)]),
         roll_max_bytes,
         roll_every,
+        hidden: section.boolean("hidden").unwrap_or(false),
     };
     path.map(|_| config)
 }

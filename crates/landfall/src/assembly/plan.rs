@@ -1,0 +1,173 @@
+//! The plan of a configuration: what `check` prints, and what `run` makes sure of before it touches the disk.
+//!
+//! Small channels of the same names stand in a temporary directory while a plan is made, so that planning takes the
+//! very path of a start and leaves nothing behind. What only the real data directory knows (another partition count, damage) is
+//! found by `run`.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use landfall_channel::Channels;
+use landfall_engine::{MemoryTerm, PipelinePlan};
+use landfall_state::StateStore;
+use landfall_types::{ByteSize, Clock, Coded, SystemClock};
+use serde::Serialize;
+
+use super::pipelines::{self, DecodeSchema};
+use super::{channel_options, server_options};
+use crate::config::{Config, Finding, PipelineConfig, codes};
+use crate::memory;
+use crate::refusal::coded;
+
+/// How a plan is made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Options {
+    /// Whether peers and the machine may be asked.
+    pub(crate) online: bool,
+}
+
+/// What a configuration would do.
+#[derive(Debug, Default)]
+pub(crate) struct CheckPlan {
+    /// What is wrong, or worth knowing.
+    pub(crate) findings: Vec<Finding>,
+    /// Per pipeline, what it would do.
+    pub(crate) pipelines: Vec<PlannedPipeline>,
+    /// The worst case of all buffers.
+    pub(crate) memory: MemoryPlan,
+    /// Checks that were left out, and why.
+    pub(crate) left_out: Vec<String>,
+}
+
+/// One pipeline's plan.
+#[derive(Debug)]
+pub(crate) struct PlannedPipeline {
+    /// Its name.
+    pub(crate) name: String,
+    /// The engine's plan; `None` where the schema is only known once records are there.
+    pub(crate) plan: Option<PipelinePlan>,
+    /// The steps of its query.
+    pub(crate) steps: Vec<String>,
+    /// What its decoder offers.
+    pub(crate) schema: Vec<(String, String)>,
+}
+
+/// The worst case of all buffers (E95).
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct MemoryPlan {
+    /// What each is for.
+    pub(crate) terms: Vec<MemoryTerm>,
+    /// Their sum.
+    pub(crate) total: u64,
+    /// What the process may use.
+    pub(crate) limit: u64,
+}
+
+/// Plans a configuration. `source` is the file's text, for places in queries.
+pub(crate) async fn plan(config: &Config, source: &str, options: Options) -> anyhow::Result<CheckPlan> {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let limit = memory::limit(&config.process);
+    let mut plan = CheckPlan::default();
+    if options.online {
+        listener(config, &mut plan);
+    } else {
+        plan.left_out.push("whether the listener's port is free".to_owned());
+    }
+    let scratch = tempfile::Builder::new().prefix("landfall-check").tempdir()?;
+    let state = StateStore::in_memory()?;
+    let channels = stand_ins(config, limit, scratch.path(), &state, &clock)?;
+    for pipeline in &config.pipelines {
+        match plan_one(pipeline, &channels, &clock, source, options).await {
+            Ok(planned) => plan.pipelines.push(planned),
+            Err(finding) => plan.findings.push(finding),
+        }
+    }
+    channels.close();
+    state.close();
+    plan.memory = memory_plan(config, limit, &plan.pipelines);
+    if plan.memory.total > limit.get() {
+        let text = format!(
+            "all buffers together may take {} B, more than the {limit} of `process.memory.limit`",
+            plan.memory.total
+        );
+        let finding = Finding::error(codes::MEMORY, None, text);
+        plan.findings.push(finding.help("lower the largest terms that `landfall check` prints, or raise the limit"));
+    }
+    Ok(plan)
+}
+
+/// The configured channels, made small: a plan needs their names, partitions and classes, never their room.
+fn stand_ins(
+    config: &Config,
+    limit: ByteSize,
+    scratch: &Path,
+    state: &StateStore,
+    clock: &Arc<dyn Clock>,
+) -> anyhow::Result<Channels> {
+    let mut channels = channel_options::all(config);
+    for (name, options) in &mut channels {
+        options.clone().validated().map_err(|error| anyhow::anyhow!("channel `{name}`: {error}"))?;
+        let small = ByteSize::kib(64);
+        options.limits.record_bytes = small;
+        options.limits.batch_bytes = small;
+        options.turn.bytes = small;
+        options.queue.bytes = ByteSize::mib(1);
+        options.segment_bytes = ByteSize::mib(1);
+        options.ring.bytes = small;
+    }
+    let process = channel_options::process(&config.process, limit);
+    Channels::open(scratch, channels, process, state.handle(), Arc::clone(clock)).map_err(coded)
+}
+
+fn listener(config: &Config, plan: &mut CheckPlan) {
+    let address = config.server.listen;
+    if let Err(source) = std::net::TcpListener::bind(address) {
+        let error = landfall_server::ServerError::Listen { address, source };
+        plan.findings.push(Finding::error(error.code(), Some(config.server.listen_mark), error.to_string()));
+    }
+}
+
+async fn plan_one(
+    config: &PipelineConfig,
+    channels: &Channels,
+    clock: &Arc<dyn Clock>,
+    source: &str,
+    options: Options,
+) -> Result<PlannedPipeline, Finding> {
+    let schema = match pipelines::schema_of(config)? {
+        DecodeSchema::None => None,
+        DecodeSchema::Declared(schema) => Some(schema),
+        DecodeSchema::Inferred => {
+            let name = config.name.clone();
+            return Ok(PlannedPipeline { name, plan: None, steps: Vec::new(), schema: Vec::new() });
+        }
+    };
+    let built = pipelines::build(config, schema, channels, Arc::clone(clock), source)?;
+    let plan =
+        built.pipeline.plan(options.online).await.map_err(|error| pipelines::plan_finding(config, error, source))?;
+    Ok(PlannedPipeline {
+        name: config.name.clone(),
+        plan: Some(plan),
+        steps: built.chain.steps,
+        schema: built.chain.schema,
+    })
+}
+
+fn memory_plan(config: &Config, limit: ByteSize, pipelines: &[PlannedPipeline]) -> MemoryPlan {
+    let channels = channel_options::process(&config.process, limit);
+    let ingest = server_options::options(&config.server, limit).limits;
+    let mut terms = Vec::new();
+    let mut term = |what: &str, bytes: u64| terms.push(MemoryTerm { what: what.to_owned(), bytes });
+    term("channels: records queued and claimed", channels.queued_bytes.get());
+    term("channels: newest records kept for readers", channels.ring_bytes.get());
+    term("channels: credit of subscriptions", channels.subscription_bytes.get());
+    term("ingest: calls not yet handed over", ingest.memory.get());
+    term("ingest: windows of open streams", ingest.window_memory.get());
+    for pipeline in pipelines {
+        for planned in pipeline.plan.iter().flat_map(|plan| &plan.memory) {
+            term(&format!("pipeline {}: {}", pipeline.name, planned.what), planned.bytes);
+        }
+    }
+    let total = terms.iter().map(|term| term.bytes).sum();
+    MemoryPlan { terms, total, limit: limit.get() }
+}

@@ -1,0 +1,48 @@
+//! The data directory in this process's hands: LOCK, state, channels; opened in that order, closed in the reverse.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Context;
+use landfall_channel::Channels;
+use landfall_state::{DataDirLock, StateHandle, StateStore};
+use landfall_types::{ByteSize, Clock};
+
+use super::channel_options;
+use crate::config::Config;
+use crate::refusal::coded;
+
+/// An opened data directory. Keeps LOCK until [`Storage::close`] or its drop.
+pub(crate) struct Storage {
+    /// The channels.
+    pub(crate) channels: Channels,
+    state: StateStore,
+    lock: DataDirLock,
+}
+
+impl Storage {
+    /// Opens what is there and creates what is missing.
+    pub(crate) fn open(config: &Config, memory_limit: ByteSize, clock: Arc<dyn Clock>) -> anyhow::Result<Self> {
+        let data_dir: &Path = &config.data_dir;
+        std::fs::create_dir_all(data_dir)
+            .with_context(|| format!("cannot make the data directory `{}`", data_dir.display()))?;
+        let lock = DataDirLock::acquire(data_dir, clock.as_ref()).map_err(coded)?;
+        let state = StateStore::open(&lock).map_err(coded)?;
+        let process = channel_options::process(&config.process, memory_limit);
+        let channels = Channels::open(data_dir, channel_options::all(config), process, state.handle(), clock);
+        let channels = channels.map_err(coded)?;
+        Ok(Storage { channels, state, lock })
+    }
+
+    /// The small state.
+    pub(crate) fn state(&self) -> StateHandle {
+        self.state.handle()
+    }
+
+    /// Closes channels, then state, then gives LOCK back. Blocks on I/O.
+    pub(crate) fn close(self) {
+        self.channels.close();
+        self.state.close();
+        drop(self.lock);
+    }
+}

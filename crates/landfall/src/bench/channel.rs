@@ -1,0 +1,190 @@
+//! Publish against raw append and `fdatasync` of the same batch sizes.
+//!
+//! Publishers wait for each acknowledgement before they send the next record, so P publishers make turns of up to P
+//! records; the limit writes P records at a time. Afterwards every record is read back in offset order, and a chain
+//! of checksums over what was read is compared with one over what each publisher was told it had committed.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use bytes::Bytes;
+use landfall_channel::{Channel, ChannelOptions, Channels, ProcessOptions, PublishOptions, PublishOutcome, Record};
+use landfall_state::{DataDirLock, StateStore};
+use landfall_types::{Offset, PartitionId, SystemClock};
+use tokio::runtime::Runtime;
+
+use super::raw_log::RawLog;
+use super::{Line, Workspace, median};
+use crate::cli::BenchArgs;
+
+const RECORD_BYTES: usize = 256;
+const PUBLISHERS: [usize; 4] = [1, 16, 64, 512];
+const RAW_FILE_BYTES: u64 = 64 << 20;
+const AGAINST: &str = "raw append + fdatasync";
+const PARTITION: PartitionId = PartitionId(0);
+
+struct Plan {
+    rounds: usize,
+    /// How long a round of either side takes, about.
+    round: Duration,
+}
+
+pub(super) fn run(args: &BenchArgs, workspace: &Workspace, runtime: &Runtime) -> anyhow::Result<bool> {
+    let plan = if args.quick {
+        Plan { rounds: 2, round: Duration::from_millis(100) }
+    } else {
+        Plan { rounds: 6, round: Duration::from_millis(1_000) }
+    };
+    let mut raw = RawLog::prepare(&workspace.path.join("raw"), RAW_FILE_BYTES)?;
+    let data_dir = workspace.folder("data")?;
+    let lock = DataDirLock::acquire(&data_dir, &SystemClock)?;
+    let state = StateStore::open(&lock)?;
+    let configs = vec![("bench".to_owned(), ChannelOptions::default())];
+    let clock = Arc::new(SystemClock);
+    // The channel's threads start on the runtime's clock and wake its tasks.
+    let channels = {
+        let _inside = runtime.enter();
+        Channels::open(&data_dir, configs, ProcessOptions::default(), state.handle(), clock)?
+    };
+    let channel = channels.get("bench").context("the channel was just opened")?;
+    let mut all_verified = true;
+    for publishers in PUBLISHERS {
+        let (line, latency) = case(publishers, &plan, &channel, &mut raw, runtime)?;
+        all_verified &= line.verified;
+        line.print(args.json)?;
+        if let Some(latency) = latency {
+            latency.print(args.json)?;
+        }
+    }
+    let deadline = Instant::now() + Duration::from_secs(10);
+    runtime.block_on(channels.drain(deadline));
+    drop(channel);
+    channels.close();
+    state.close();
+    Ok(all_verified)
+}
+
+/// One number of publishers. A lone publisher's median latency is a case of its own.
+fn case(
+    publishers: usize,
+    plan: &Plan,
+    channel: &Channel,
+    raw: &mut RawLog,
+    runtime: &Runtime,
+) -> anyhow::Result<(Line, Option<Line>)> {
+    let batch: Vec<u8> = (0..publishers).flat_map(|at| payload(at as u64, 0).to_vec()).collect();
+    let (mut ours, mut limit, mut our_latency, mut raw_latency) = (vec![], vec![], vec![], vec![]);
+    let mut verified = true;
+    for round in 0..=plan.rounds {
+        let (rate, latencies) = raw_round(raw, &batch, publishers, plan.round)?;
+        let published = runtime.block_on(our_round(channel, publishers, round as u64, plan.round))?;
+        verified &= runtime.block_on(reads_back(channel, &published))?;
+        if round > 0 {
+            limit.push(rate);
+            ours.push(published.records.len() as f64 / published.took.as_secs_f64());
+            raw_latency.extend(latencies);
+            our_latency.extend(published.latencies_us);
+        }
+    }
+    let line = |case: String, value: f64, unit, against_value: f64| Line {
+        bench: "channel",
+        case,
+        value,
+        unit,
+        against: AGAINST,
+        against_value,
+        ratio: value / against_value,
+        verified,
+    };
+    let rate = line(format!("publishers={publishers}"), median(&ours), "records/s", median(&limit));
+    let latency = (publishers == 1)
+        .then(|| line("lone publish p50".to_owned(), median(&our_latency), "us", median(&raw_latency)));
+    Ok((rate, latency))
+}
+
+fn payload(publisher: u64, n: u64) -> [u8; RECORD_BYTES] {
+    let mut bytes = [0; RECORD_BYTES];
+    let mut word = publisher.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ n;
+    for chunk in bytes.chunks_exact_mut(8) {
+        word = word.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        chunk.copy_from_slice(&word.to_le_bytes());
+    }
+    bytes
+}
+
+fn raw_round(raw: &mut RawLog, batch: &[u8], records: usize, round: Duration) -> anyhow::Result<(f64, Vec<f64>)> {
+    let start = Instant::now();
+    let (mut appended, mut latencies) = (0, Vec::new());
+    while start.elapsed() < round {
+        latencies.push(raw.append(batch)?.as_secs_f64() * 1e6);
+        appended += records;
+    }
+    Ok((appended as f64 / start.elapsed().as_secs_f64(), latencies))
+}
+
+/// What a round committed: by offset, which record it was.
+struct Published {
+    records: Vec<(Offset, u64, u64)>,
+    latencies_us: Vec<f64>,
+    took: Duration,
+}
+
+async fn our_round(channel: &Channel, publishers: usize, round: u64, lasts: Duration) -> anyhow::Result<Published> {
+    let start = Instant::now();
+    let mut tasks = tokio::task::JoinSet::new();
+    for publisher in 0..publishers as u64 {
+        let channel = channel.clone();
+        tasks.spawn(async move {
+            let (mut records, mut latencies) = (Vec::new(), Vec::new());
+            let mut n = round << 32;
+            while start.elapsed() < lasts {
+                n += 1;
+                let record = Record::new(Bytes::copy_from_slice(&payload(publisher, n)));
+                let options = PublishOptions { partition: Some(PARTITION), ..PublishOptions::default() };
+                let asked = Instant::now();
+                match channel.publish(record, options).await {
+                    PublishOutcome::Committed(committed) => {
+                        latencies.push(asked.elapsed().as_secs_f64() * 1e6);
+                        records.push((committed.first, publisher, n));
+                    }
+                    other => anyhow::bail!("a publish was not committed: {other:?}"),
+                }
+            }
+            Ok((records, latencies))
+        });
+    }
+    let (mut records, mut latencies_us) = (Vec::new(), Vec::new());
+    while let Some(ended) = tasks.join_next().await {
+        let (committed, latencies) = ended??;
+        records.extend(committed);
+        latencies_us.extend(latencies);
+    }
+    let took = start.elapsed();
+    records.sort_unstable();
+    Ok(Published { records, latencies_us, took })
+}
+
+/// Reads the round back and compares the chains.
+async fn reads_back(channel: &Channel, published: &Published) -> anyhow::Result<bool> {
+    let Some(((first, ..), (last, ..))) = published.records.first().zip(published.records.last()) else {
+        return Ok(true);
+    };
+    let mut expected = 0;
+    for (offset, publisher, n) in &published.records {
+        expected = crc32c::crc32c_append(expected, &offset.get().to_le_bytes());
+        expected = crc32c::crc32c_append(expected, &payload(*publisher, *n));
+    }
+    let (mut found, mut at) = (0, *first);
+    while at <= *last {
+        let page = channel.read(PARTITION, at, 4_096, 4 << 20).await?;
+        ensure!(!page.is_empty(), "nothing to read at offset {at}, below the tail");
+        for delivered in page.iter().take_while(|delivered| delivered.offset <= *last) {
+            found = crc32c::crc32c_append(found, &delivered.offset.get().to_le_bytes());
+            found = crc32c::crc32c_append(found, &delivered.record.payload);
+        }
+        at = page.last().map_or(at, |delivered| Offset(delivered.offset.get() + 1));
+    }
+    let dense = last.get() - first.get() + 1 == published.records.len() as u64;
+    Ok(dense && found == expected)
+}

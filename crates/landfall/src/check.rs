@@ -1,0 +1,150 @@
+//! `landfall check`: the plan of `run` without its side effects.
+//!
+//! Exit 0: it would start. 1: it would not. 2: it would, and something deserves a look.
+
+use serde::Serialize;
+
+use crate::assembly::{self, CheckPlan, PlanOptions};
+use crate::cli::CheckArgs;
+use crate::config::{self, Finding, FindingJson, Level, Loaded};
+use crate::exit::Exit;
+use crate::stdout;
+
+#[derive(Serialize)]
+struct Report<'a> {
+    ok: bool,
+    findings: Vec<FindingJson<'a>>,
+    paths: Vec<PathLine<'a>>,
+    memory: &'a assembly::MemoryPlan,
+    left_out: &'a [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    schemas: Option<Vec<SchemaLine<'a>>>,
+}
+
+#[derive(Serialize)]
+struct PathLine<'a> {
+    pipeline: &'a str,
+    sink: &'a str,
+    guarantee: &'a str,
+    why: String,
+}
+
+#[derive(Serialize)]
+struct SchemaLine<'a> {
+    pipeline: &'a str,
+    decoded: &'a [(String, String)],
+    steps: &'a [String],
+    landed: Vec<String>,
+}
+
+/// Plans and prints.
+pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<Exit> {
+    let loaded = config::load(&args.config);
+    let plan = match &loaded.config {
+        Some(config) => {
+            let runtime = crate::run::runtime(config.process.io_threads)?;
+            let options = PlanOptions { online: !args.offline };
+            runtime.block_on(assembly::plan(config, &loaded.source, options))?
+        }
+        None => CheckPlan::default(),
+    };
+    let findings: Vec<&Finding> = loaded.findings.iter().chain(&plan.findings).collect();
+    let worst = findings.iter().map(|finding| finding.level).max();
+    if args.json {
+        print_json(args, &findings, &plan, worst)?;
+    } else {
+        print_text(args, &loaded, &findings, &plan)?;
+    }
+    Ok(match worst {
+        Some(Level::Error) => Exit::Failed,
+        Some(Level::Warning) => Exit::Second,
+        None => Exit::Ok,
+    })
+}
+
+/// Why a path promises what it promises, in one sentence.
+fn why(path: &landfall_engine::SinkPath) -> String {
+    path.why.clone().unwrap_or_else(|| {
+        "each row's position is stored with the row, and a row already stored is not stored again".to_owned()
+    })
+}
+
+fn print_json(args: &CheckArgs, findings: &[&Finding], plan: &CheckPlan, worst: Option<Level>) -> anyhow::Result<()> {
+    let planned = || plan.pipelines.iter().filter_map(|pipeline| Some((pipeline, pipeline.plan.as_ref()?)));
+    let report = Report {
+        ok: worst != Some(Level::Error),
+        findings: findings.iter().map(|finding| FindingJson::from(*finding)).collect(),
+        paths: planned()
+            .flat_map(|(pipeline, plan)| {
+                plan.sinks.iter().map(|sink| PathLine {
+                    pipeline: &pipeline.name,
+                    sink: &sink.name,
+                    guarantee: sink.guarantee,
+                    why: why(sink),
+                })
+            })
+            .collect(),
+        memory: &plan.memory,
+        left_out: &plan.left_out,
+        schemas: args.schema.then(|| {
+            planned()
+                .map(|(pipeline, plan)| SchemaLine {
+                    pipeline: &pipeline.name,
+                    decoded: &pipeline.schema,
+                    steps: &pipeline.steps,
+                    landed: plan.columns.iter().map(column).collect(),
+                })
+                .collect()
+        }),
+    };
+    stdout::line(serde_json::to_string(&report)?)?;
+    Ok(())
+}
+
+fn column(column: &landfall_engine::ColumnPlan) -> String {
+    format!("{} {}{}", column.name, column.data_type, if column.nullable { "" } else { " not null" })
+}
+
+fn print_text(args: &CheckArgs, loaded: &Loaded, findings: &[&Finding], plan: &CheckPlan) -> std::io::Result<()> {
+    for finding in findings {
+        eprintln!("{}", finding.render(&loaded.file, &loaded.source));
+    }
+    let mut lines = Vec::new();
+    for pipeline in &plan.pipelines {
+        let Some(planned) = &pipeline.plan else {
+            let name = &pipeline.name;
+            lines.push(format!(
+                "pipeline {name}: the schema is inferred from the first records, pinned at the first start"
+            ));
+            continue;
+        };
+        lines.push(format!(
+            "pipeline {}: {} partitions, {} driver threads",
+            pipeline.name, planned.partitions, planned.threads
+        ));
+        lines.extend(planned.notes.iter().map(|note| format!("  {note}")));
+        for sink in &planned.sinks {
+            lines.push(format!("  to {}: {} ({})", sink.name, sink.guarantee, why(sink)));
+            lines.extend(sink.notes.iter().map(|note| format!("    {note}")));
+        }
+        if args.schema {
+            lines.push("  decoded:".to_owned());
+            lines.extend(pipeline.schema.iter().map(|(name, text)| format!("    {name}: {text}")));
+            lines.push("  steps:".to_owned());
+            lines.extend(pipeline.steps.iter().map(|step| format!("    {step}")));
+            lines.push("  landed:".to_owned());
+            lines.extend(planned.columns.iter().map(|landed| format!("    {}", column(landed))));
+        }
+    }
+    if !plan.memory.terms.is_empty() {
+        let mebibytes = |bytes: u64| bytes as f64 / 1_048_576.0;
+        lines.push("memory, worst case:".to_owned());
+        lines.extend(
+            plan.memory.terms.iter().map(|term| format!("  {:>9.1} MiB  {}", mebibytes(term.bytes), term.what)),
+        );
+        let (total, limit) = (mebibytes(plan.memory.total), mebibytes(plan.memory.limit));
+        lines.push(format!("  {total:>9.1} MiB  in all, of {limit:.1} MiB"));
+    }
+    lines.extend(plan.left_out.iter().map(|check| format!("not checked: {check}")));
+    stdout::line(lines.join("\n"))
+}

@@ -1,0 +1,367 @@
+//! `landfall publish`: NDJSON in, committed positions out, nothing stored twice by a retry.
+//!
+//! Every request carries a name of its own (`Idempotency-Key`, or a key per record where records are spread by a
+//! record key), so a request whose answer was lost is sent again under the same name (I3, I4).
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read};
+use std::time::Duration;
+
+use backon::{BackoffBuilder, ExponentialBuilder};
+use bytes::Bytes;
+use http::StatusCode;
+use serde::Serialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use crate::cli::PublishArgs;
+use crate::dead_letters;
+use crate::endpoint::{Endpoint, EndpointError, escaped};
+use crate::exit::Exit;
+use crate::stdout;
+
+/// A request closes before this many bytes; the server's bound is 16 MiB as sent.
+const REQUEST_BYTES_MAX: usize = 8 << 20;
+/// The longest line; no channel takes a longer record.
+const LINE_BYTES_MAX: usize = 64 << 20;
+const TRIES: usize = 8;
+/// How many refusals are printed one by one; the rest is counted.
+const REFUSALS_SHOWN: u64 = 5;
+
+/// What became of everything that was published.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Summary {
+    records: u64,
+    committed: u64,
+    duplicates: u64,
+    not_stored: u64,
+    unresolved: u64,
+    #[serde(serialize_with = "positions")]
+    positions: BTreeMap<u64, Positions>,
+    references: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, Serialize)]
+struct Positions {
+    partition: u64,
+    first: u64,
+    last: u64,
+    records: u64,
+}
+
+fn positions<S: serde::Serializer>(map: &BTreeMap<u64, Positions>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(map.values())
+}
+
+/// Reads, publishes, sums up.
+pub(crate) async fn run(args: &PublishArgs) -> anyhow::Result<Exit> {
+    let endpoint = Endpoint::new(&args.server)?;
+    let mut publisher = Publisher::new(endpoint.clone(), args);
+    match (&args.from_dead_letters, &args.channel) {
+        (Some(pipeline), _) => {
+            let mut letters = dead_letters::Reader::open(endpoint, pipeline).await?;
+            let path = format!("/v1/channels/{}/records", escaped(letters.source_channel()));
+            while let Some(lines) = letters.next_page().await? {
+                publisher.send_envelopes(&path, &lines).await;
+            }
+        }
+        (None, Some(channel)) => {
+            let mut lines = Lines::new(match &args.file {
+                Some(file) => Box::new(
+                    std::fs::File::open(file)
+                        .map_err(|error| anyhow::anyhow!("cannot read `{}`: {error}", file.display()))?,
+                ),
+                None => Box::new(std::io::stdin()) as Box<dyn Read + Send>,
+            });
+            publisher.publish_lines(channel, &mut lines).await?;
+        }
+        (None, None) => anyhow::bail!("name a channel to publish to"),
+    }
+    let summary = publisher.summary;
+    if args.json {
+        stdout::line(serde_json::to_string(&summary)?)?;
+    } else {
+        print_summary(&summary)?;
+    }
+    Ok(match (summary.unresolved, summary.not_stored) {
+        (0, 0) => Exit::Ok,
+        (0, _) => Exit::Failed,
+        _ => Exit::Second,
+    })
+}
+
+fn print_summary(summary: &Summary) -> std::io::Result<()> {
+    stdout::line(format!(
+        "{} records: {} committed ({} of them repeats), {} not stored, {} unresolved",
+        summary.records, summary.committed, summary.duplicates, summary.not_stored, summary.unresolved
+    ))?;
+    for position in summary.positions.values() {
+        stdout::line(format!(
+            "  partition {}: {} records, offsets {} to {}",
+            position.partition, position.records, position.first, position.last
+        ))?;
+    }
+    for reference in &summary.references {
+        stdout::line(format!("  unresolved: {reference}"))?;
+    }
+    Ok(())
+}
+
+struct Publisher {
+    endpoint: Endpoint,
+    batch: usize,
+    key_field: Option<String>,
+    idempotency_field: Option<String>,
+    run: String,
+    requests: u64,
+    refusals: u64,
+    summary: Summary,
+}
+
+impl Publisher {
+    fn new(endpoint: Endpoint, args: &PublishArgs) -> Self {
+        Publisher {
+            endpoint,
+            batch: args.batch as usize,
+            key_field: args.key_field.clone(),
+            idempotency_field: args.idempotency_field.clone(),
+            run: uuid::Uuid::now_v7().simple().to_string(),
+            requests: 0,
+            refusals: 0,
+            summary: Summary::default(),
+        }
+    }
+
+    async fn publish_lines(&mut self, channel: &str, lines: &mut Lines) -> anyhow::Result<()> {
+        let path = format!("/v1/channels/{}/records", escaped(channel));
+        let named_each = self.key_field.is_some() || self.idempotency_field.is_some();
+        loop {
+            let batch = lines.next_batch(self.batch)?;
+            if batch.is_empty() {
+                return Ok(());
+            }
+            if named_each {
+                let first = self.summary.records;
+                let envelopes: Vec<String> = batch
+                    .iter()
+                    .enumerate()
+                    .map(|(at, line)| self.envelope(line, first + at as u64))
+                    .collect::<anyhow::Result<_>>()?;
+                self.send_envelopes(&path, &envelopes).await;
+            } else {
+                let records = batch.len() as u64;
+                let mut body = Vec::with_capacity(batch.iter().map(|line| line.len() + 1).sum());
+                for line in &batch {
+                    body.extend_from_slice(line);
+                    body.push(b'\n');
+                }
+                self.requests += 1;
+                let name = format!("{}-{}", self.run, self.requests);
+                let headers = [("content-type", "application/x-ndjson"), ("idempotency-key", name.as_str())];
+                self.send(&path, &headers, Bytes::from(body), records).await;
+            }
+        }
+    }
+
+    /// A record with its keys beside it, so that each can be named although they spread over partitions.
+    fn envelope(&self, line: &[u8], number: u64) -> anyhow::Result<String> {
+        let at = number + 1;
+        let parsed: Value = serde_json::from_slice(line).map_err(|error| {
+            anyhow::anyhow!("line {at} is not JSON at column {}, and a key is asked of it", error.column())
+        })?;
+        let payload: &RawValue = serde_json::from_slice(line)?;
+        let key = self.key_field.as_deref().map(|pointer| key_text(&parsed, pointer, at)).transpose()?;
+        let idempotency_key = match &self.idempotency_field {
+            Some(pointer) => key_text(&parsed, pointer, at)?,
+            None => format!("{}-{number}", self.run),
+        };
+        #[derive(Serialize)]
+        struct Envelope<'a> {
+            payload: &'a RawValue,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            key: Option<String>,
+            idempotency_key: String,
+        }
+        Ok(serde_json::to_string(&Envelope { payload, key, idempotency_key })?)
+    }
+
+    async fn send_envelopes(&mut self, path: &str, envelopes: &[String]) {
+        let body = envelopes.join("\n");
+        let headers = [("content-type", "application/vnd.landfall.records+json")];
+        self.send(path, &headers, Bytes::from(body), envelopes.len() as u64).await;
+    }
+
+    /// One request until it has an outcome, or tries run out.
+    async fn send(&mut self, path: &str, headers: &[(&str, &str)], body: Bytes, records: u64) {
+        self.summary.records += records;
+        let mut delays = ExponentialBuilder::default()
+            .with_min_delay(Duration::from_millis(100))
+            .with_max_delay(Duration::from_secs(5))
+            .with_jitter()
+            .with_max_times(TRIES - 1)
+            .build();
+        loop {
+            let error = match self.endpoint.post(path, headers, body.clone()).await {
+                Ok(answer) => {
+                    self.count_committed(&answer.body, records);
+                    return;
+                }
+                Err(error) => error,
+            };
+            let again = match &error {
+                EndpointError::Unreachable { .. } => true,
+                EndpointError::Refused { status, .. } => {
+                    *status == StatusCode::SERVICE_UNAVAILABLE || *status == StatusCode::TOO_MANY_REQUESTS
+                }
+                EndpointError::Address { .. } => false,
+            };
+            match delays.next().filter(|_| again) {
+                Some(delay) => tokio::time::sleep(delay).await,
+                None => {
+                    self.count_refused(&error, records);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn count_committed(&mut self, body: &[u8], records: u64) {
+        let answer: Value = serde_json::from_slice(body).unwrap_or_default();
+        self.summary.committed += records;
+        for group in answer.get("groups").and_then(Value::as_array).into_iter().flatten() {
+            let number = |key: &str| group.get(key).and_then(Value::as_u64).unwrap_or(0);
+            let (partition, first, count) = (number("partition"), number("first_offset"), number("records"));
+            if group.get("duplicate").and_then(Value::as_bool) == Some(true) {
+                self.summary.duplicates += count;
+            }
+            let last = first + count.saturating_sub(1);
+            let entry =
+                self.summary.positions.entry(partition).or_insert(Positions { partition, first, last, records: 0 });
+            entry.first = entry.first.min(first);
+            entry.last = entry.last.max(last);
+            entry.records += count;
+        }
+    }
+
+    /// A definite refusal stored nothing; without an answer, or with `unresolved`, nobody knows yet.
+    fn count_refused(&mut self, error: &EndpointError, records: u64) {
+        self.refusals += 1;
+        if self.refusals <= REFUSALS_SHOWN {
+            eprintln!("{error}");
+        }
+        let unresolved = match error {
+            EndpointError::Unreachable { .. } => true,
+            EndpointError::Refused { problem, .. } => {
+                for reference in problem.get("references").and_then(Value::as_array).into_iter().flatten() {
+                    self.summary.references.extend(reference.as_str().map(str::to_owned));
+                }
+                self.summary.references.extend(problem.get("reference").and_then(Value::as_str).map(str::to_owned));
+                problem.get("outcome").and_then(Value::as_str) == Some("unresolved")
+            }
+            EndpointError::Address { .. } => false,
+        };
+        if unresolved {
+            self.summary.unresolved += records;
+        } else {
+            self.summary.not_stored += records;
+        }
+    }
+}
+
+fn key_text(record: &Value, pointer: &str, line: u64) -> anyhow::Result<String> {
+    match record.pointer(pointer) {
+        Some(Value::String(text)) => Ok(text.clone()),
+        Some(value @ (Value::Number(_) | Value::Bool(_))) => Ok(value.to_string()),
+        _ => anyhow::bail!("line {line} has no text, number or boolean at `{pointer}`"),
+    }
+}
+
+/// Non-empty lines, each bounded.
+struct Lines {
+    reader: BufReader<Box<dyn Read + Send>>,
+    kept: Option<Vec<u8>>,
+}
+
+impl Lines {
+    fn new(reader: Box<dyn Read + Send>) -> Self {
+        Lines { reader: BufReader::with_capacity(1 << 16, reader), kept: None }
+    }
+
+    fn next_line(&mut self) -> anyhow::Result<Option<Vec<u8>>> {
+        if let Some(line) = self.kept.take() {
+            return Ok(Some(line));
+        }
+        loop {
+            let mut line = Vec::new();
+            let read = (&mut self.reader).take(LINE_BYTES_MAX as u64 + 1).read_until(b'\n', &mut line)?;
+            if read == 0 {
+                return Ok(None);
+            }
+            if line.len() > LINE_BYTES_MAX {
+                anyhow::bail!("a line is longer than {LINE_BYTES_MAX} B, more than any channel takes for a record");
+            }
+            while line.last().is_some_and(|byte| matches!(byte, b'\n' | b'\r')) {
+                line.pop();
+            }
+            if !line.is_empty() {
+                return Ok(Some(line));
+            }
+        }
+    }
+
+    fn next_batch(&mut self, most: usize) -> anyhow::Result<Vec<Vec<u8>>> {
+        let (mut batch, mut bytes) = (Vec::new(), 0);
+        while batch.len() < most {
+            let Some(line) = self.next_line()? else { break };
+            if !batch.is_empty() && bytes + line.len() > REQUEST_BYTES_MAX {
+                self.kept = Some(line);
+                break;
+            }
+            bytes += line.len();
+            batch.push(line);
+        }
+        Ok(batch)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(text: &'static str) -> Lines {
+        Lines::new(Box::new(text.as_bytes()))
+    }
+
+    /// Would catch an empty line that becomes a record, a last line without a newline that is lost, or a batch that
+    /// is one record too long.
+    #[test]
+    fn every_non_empty_line_is_in_exactly_one_batch() {
+        let mut lines = lines("{\"a\":1}\r\n\n{\"a\":2}\n   x\n{\"a\":3}");
+        assert_eq!(lines.next_batch(2).expect("read"), [b"{\"a\":1}".to_vec(), b"{\"a\":2}".to_vec()]);
+        assert_eq!(lines.next_batch(2).expect("read"), [b"   x".to_vec(), b"{\"a\":3}".to_vec()]);
+        assert!(lines.next_batch(2).expect("read").is_empty());
+    }
+
+    /// Would catch keys that differ between retries, or a payload that is not sent byte for byte.
+    #[test]
+    fn an_envelope_keeps_the_payload_and_names_the_record() {
+        let args = PublishArgs {
+            channel: Some("c".into()),
+            file: None,
+            batch: 10,
+            key_field: Some("/customer/id".into()),
+            idempotency_field: None,
+            from_dead_letters: None,
+            json: false,
+            server: crate::cli::ServerArgs { server: "http://127.0.0.1:1".into(), token: None },
+        };
+        let publisher = Publisher::new(Endpoint::new(&args.server).expect("an address"), &args);
+        let line = br#"{"customer": {"id": 7},  "n":1.50}"#;
+        let envelope = publisher.envelope(line, 3).expect("an envelope");
+        assert!(envelope.contains(r#""payload":{"customer": {"id": 7},  "n":1.50}"#), "{envelope}");
+        assert!(envelope.contains(r#""key":"7""#) && envelope.contains(&format!("{}-3", publisher.run)), "{envelope}");
+        assert_eq!(envelope, publisher.envelope(line, 3).expect("an envelope"));
+        assert!(publisher.envelope(b"{", 0).is_err());
+        assert!(publisher.envelope(b"{\"customer\":{}}", 0).is_err());
+    }
+}

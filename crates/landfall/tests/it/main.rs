@@ -1,0 +1,11 @@
+//! End-to-end tests of the real binary, its peers beside it. Each ends with the balance of I8.
+
+mod bad_input;
+mod bench_lines;
+mod demo_runs;
+mod kill_loop;
+mod official_client;
+mod shutdown;
+mod site;
+mod tools;
+mod webhooks;

@@ -1,0 +1,63 @@
+//! The end of `landfall run`: bounded, complete, named.
+
+use std::time::{Duration, Instant};
+
+use landfall::storefront;
+use landfall_testkit::{HttpClient, Running};
+
+use crate::site::{STOREFRONT, Site, read_column};
+
+fn publish(running: &Running, numbers: std::ops::Range<u64>) {
+    let (mut record, mut body) = (String::new(), String::new());
+    for n in numbers {
+        storefront::write_record(1, n, &mut record);
+        body.push_str(&record);
+        body.push('\n');
+    }
+    let headers = [("content-type", "application/x-ndjson")];
+    let answer =
+        HttpClient::new(running.address()).post("/v1/channels/storefront.events/records", &headers, body.as_bytes());
+    let answer = answer.expect("an answer");
+    assert_eq!(answer.status, 200, "{}", String::from_utf8_lossy(&answer.body));
+}
+
+/// Would catch a drain that drops the tail: what was acknowledged a moment before SIGTERM and sits in a batch with a
+/// long age limit must be in the table when the process ends, well before its drain timeout (F-S1).
+#[test]
+fn sigterm_lands_what_is_in_flight_and_exits_0() {
+    let site = Site::with(&STOREFRONT.replace("commit_every: 300ms", "commit_every: 60s"));
+    let running = site.serve();
+    publish(&running, 0..500);
+    let begun = Instant::now();
+    let ended = running.terminate(Duration::from_secs(20)).expect("the server drains");
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+    assert!(begun.elapsed() < Duration::from_secs(10), "the drain took {:?}", begun.elapsed());
+    let report = ended.stderr.lines().rev().find(|line| line.starts_with('{')).expect("the report as JSON");
+    let report: serde_json::Value = serde_json::from_str(report).expect("JSON");
+    let pipeline = &report["pipelines"][0];
+    assert_eq!(pipeline["ending"], "settled", "{report}");
+    let balance = &pipeline["balance"]["delta"];
+    let number = |key: &str| balance[key].as_u64().expect("a number");
+    assert_eq!(number("in"), number("delivered") + number("filtered") + number("dead_lettered") + number("in_flight"));
+    assert_eq!(number("in_flight"), 0);
+    // Records that were committed and not yet polled are the next start's; none of those polled is lost.
+    let again = site.serve();
+    landfall_testkit::wait_until_landed(again.address(), "orders", Duration::from_secs(60)).expect("balanced");
+    let ended = again.terminate(Duration::from_secs(20)).expect("the server drains");
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+    let mut numbers: Vec<u64> =
+        read_column(&site.path("lake/orders"), "event_id").iter().map(|id| id.parse().expect("a number")).collect();
+    numbers.sort_unstable();
+    assert_eq!(numbers, (0..500).collect::<Vec<u64>>());
+}
+
+/// Would catch an idle process that sits out its drain timeout.
+#[test]
+fn an_idle_process_ends_at_once() {
+    let site = Site::with(STOREFRONT);
+    let running = site.serve();
+    let begun = Instant::now();
+    let ended = running.terminate(Duration::from_secs(20)).expect("the server drains");
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+    assert!(begun.elapsed() < Duration::from_secs(3), "an idle drain took {:?}", begun.elapsed());
+}
