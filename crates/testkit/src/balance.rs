@@ -37,10 +37,17 @@ impl PipelineBalance {
 
 /// Every sink's balance of a pipeline, each checked.
 pub fn balance_of(client: &mut HttpClient, pipeline: &str) -> Result<Vec<PipelineBalance>> {
-    let status = client.get("/v1/status")?.json()?;
-    let entries = status.get("pipelines").and_then(Value::as_array).context("no pipelines in the status")?;
-    let found = entries.iter().find(|entry| entry.get("name").and_then(Value::as_str) == Some(pipeline));
-    let found = found.with_context(|| format!("no pipeline `{pipeline}` in {status}"))?;
+    balances(&client.get("/v1/status")?.json()?, pipeline)
+}
+
+fn named<'a>(status: &'a Value, list: &str, name: &str) -> Result<&'a Value> {
+    let entries = status.get(list).and_then(Value::as_array).with_context(|| format!("no {list} in the status"))?;
+    let found = entries.iter().find(|entry| entry.get("name").and_then(Value::as_str) == Some(name));
+    found.with_context(|| format!("no `{name}` among the {list} of {status}"))
+}
+
+fn balances(status: &Value, pipeline: &str) -> Result<Vec<PipelineBalance>> {
+    let found = named(status, "pipelines", pipeline)?;
     let lag_records = found.pointer("/lag/records").and_then(Value::as_u64).context("no lag")?;
     let state = found.get("state").and_then(Value::as_str).context("no state")?;
     let sinks = found.get("sinks").and_then(Value::as_array).context("no sinks")?;
@@ -66,18 +73,39 @@ pub fn balance_of(client: &mut HttpClient, pipeline: &str) -> Result<Vec<Pipelin
         .collect()
 }
 
-/// Asks until nothing is left to read and nothing is on its way, and gives the balance of that moment.
+/// Whether the watermark of every partition stands at the tail of the channel that the pipeline reads.
+fn has_caught_up(status: &Value, pipeline: &str) -> Result<bool> {
+    let found = named(status, "pipelines", pipeline)?;
+    let source = found.get("source_channel").and_then(Value::as_str).context("no source channel")?;
+    let channel = named(status, "channels", source)?;
+    let partitions = channel.get("partitions").and_then(Value::as_array).context("no partitions")?;
+    for partition in partitions {
+        let tail = partition.get("tail").and_then(Value::as_u64).context("no tail")?;
+        let number = partition.get("partition").and_then(Value::as_u64).context("no number")?;
+        let mark = found.pointer(&format!("/watermarks/{number}")).and_then(Value::as_u64).unwrap_or(0);
+        if mark < tail {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Asks until every committed record is settled, and gives the balance of that moment.
 pub fn wait_until_landed(address: &str, pipeline: &str, deadline: Duration) -> Result<Vec<PipelineBalance>> {
     const BETWEEN_QUESTIONS: Duration = Duration::from_millis(50);
     let mut client = HttpClient::new(address);
     let until = Instant::now() + deadline;
     loop {
-        let balances = balance_of(&mut client, pipeline)?;
-        if balances.iter().all(|balance| balance.lag_records == 0 && balance.in_flight == 0) {
+        let status = client.get("/v1/status")?.json()?;
+        let balances = balances(&status, pipeline)?;
+        if has_caught_up(&status, pipeline)? && balances.iter().all(|balance| balance.in_flight == 0) {
             return Ok(balances);
         }
         if Instant::now() > until {
-            bail!("pipeline `{pipeline}` has not caught up within {deadline:?}: {balances:?}");
+            bail!(
+                "pipeline `{pipeline}` has not caught up within {deadline:?}: {}",
+                named(&status, "pipelines", pipeline)?
+            );
         }
         // Another process's progress is asked for, not waited on: a pause between questions, bounded above.
         std::thread::sleep(BETWEEN_QUESTIONS);

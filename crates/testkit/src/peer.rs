@@ -76,7 +76,8 @@ impl Python {
         let (send, lines) = channel();
         std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                if send.send(line).is_err() {
+                // A library of the script may log to stdout as well; what the script says is JSON.
+                if line.starts_with('{') && send.send(line).is_err() {
                     break;
                 }
             }
@@ -86,7 +87,7 @@ impl Python {
 }
 
 impl Ran {
-    /// The next line of stdout; `None` at its end.
+    /// The next thing that the script says, a JSON object a line; `None` at its end.
     pub fn next_line(&mut self, within: Duration) -> Result<Option<String>> {
         use std::sync::mpsc::RecvTimeoutError;
         match self.lines.recv_timeout(within) {
