@@ -34,6 +34,9 @@ use crate::subscription::{
 pub struct PublishOptions {
     /// An explicit partition (C12).
     pub partition: Option<PartitionId>,
+    /// Where a record without any key goes, unless `partition` is named; `None`: in turns. For a caller whose repeats
+    /// must meet the partition that the first attempt went to.
+    pub keyless: Option<PartitionId>,
     /// The chain it belongs to.
     pub chain: Option<ChainId>,
     /// How long to wait for room and for the answer; 10 ms to 5 min, default 10 s.

@@ -59,7 +59,7 @@ pub(crate) struct Committer {
     last_time: Timestamp,
     next_ticket: u64,
     unsettled: Option<Unsettled>,
-    /// Buffers that turns reuse.
+    /// Buffers that turns reuse. `batch`: taken from the queue and neither answered nor claimed yet.
     batch: Vec<QueuedUnit>,
     units: Vec<Unit>,
     wake: Vec<Waker>,
@@ -73,6 +73,9 @@ impl std::fmt::Debug for dyn PartitionWriter {
         f.write_str("PartitionWriter")
     }
 }
+
+/// Why a partition is stopped whose data directory another process owns.
+const SUPERSEDED: &str = "superseded by another process";
 
 /// Room given back at the end of a turn.
 #[derive(Default)]
@@ -125,25 +128,24 @@ impl Committer {
         self.gather();
         let partition = Arc::clone(&self.partition);
         if !partition.threads.is_owner() {
-            tracing::error!(channel = %partition.channel, partition = %partition.id, offset = %self.next, code = "LF-CH0035", "another process owns the data directory: nothing is written any more");
-            partition.stop_with("superseded by another process".into(), PublishError::Superseded);
+            // They write, too; and while there are any, the committer is not left to rest.
+            partition.intake.drop_errands();
+            self.answered = 0;
+            if partition.condition().cause.as_deref() != Some(SUPERSEDED) {
+                tracing::error!(channel = %partition.channel, partition = %partition.id, offset = %self.next, code = "LF-CH0035", "another process owns the data directory: nothing is written any more");
+            }
+            partition.stop_with(SUPERSEDED.into(), PublishError::Superseded);
             return After::Park;
         }
         let (records_max, bytes_max) = self.turn_limits();
-        let mut batch = std::mem::take(&mut self.batch);
-        if let Some(errands) = partition.intake.claim(records_max, bytes_max, &mut batch) {
-            self.batch = batch;
+        if let Some(errands) = partition.intake.claim(records_max, bytes_max, &mut self.batch) {
             return self.run_errands(errands);
         }
-        if batch.is_empty() {
-            self.batch = batch;
+        if self.batch.is_empty() {
             self.answered = 0;
             return After::Park;
         }
-        let after = self.append(&mut batch);
-        batch.clear();
-        self.batch = batch;
-        after
+        self.append()
     }
 
     /// What an answer is worth: the writer's word, so that it is never overstated (I1).
@@ -181,8 +183,9 @@ impl Committer {
         }
     }
 
-    /// Steps 3 to 7 of C23.
-    fn append(&mut self, batch: &mut Vec<QueuedUnit>) -> After {
+    /// Steps 3 to 7 of C23. A unit is in `batch` until it is judged and from its claim on in the partition's list, so
+    /// that a panic anywhere leaves each where the recovery finds and answers it.
+    fn append(&mut self) -> After {
         let partition = Arc::clone(&self.partition);
         let Some(writer) = self.writer.as_mut() else { return After::Park };
         if !writer.has_spare() {
@@ -195,16 +198,24 @@ impl Committer {
         let claimed_at = Instant::now();
         let time = Timestamp(partition.clock.now().0.max(self.last_time.0));
         let total = partition.intake.process_total();
-        let mut released = Released::default();
+        let give_back = |queued: &Queued| partition.intake.release(1, queued.cost(), queued.permits(total));
         let mut units = std::mem::take(&mut self.units);
-        let mut claims: Vec<Claimed> = Vec::with_capacity(batch.len());
+        partition.claimed.lock().reserve(self.batch.len());
         let mut next = self.next;
-        for mut queued in batch.drain(..) {
-            let skipped = match self.judge(&mut queued, next, claimed_at, &claims) {
-                Verdict::Append { skipped } => skipped,
+        // Taken from its end, so the first comes last.
+        self.batch.reverse();
+        while let Some(waiting) = self.batch.last() {
+            let verdict = self.judge(waiting, next, claimed_at, &units);
+            let Some(mut queued) = self.batch.pop() else { break };
+            let skipped = match verdict {
+                Verdict::Append => 0,
+                Verdict::AppendRest { body, sequences, skipped } => {
+                    (queued.body, queued.sequences) = (body, Some(sequences));
+                    skipped
+                }
                 Verdict::Answer(settlement) => {
                     self.answer(&queued, settlement);
-                    released.add(&queued, total);
+                    give_back(&queued);
                     continue;
                 }
             };
@@ -213,37 +224,35 @@ impl Committer {
                 let cause = RefusedError::NumbersExhausted { number: "offset", limit: u64::MAX };
                 let error = PublishError::Refused { partition: partition.id, cause: Arc::new(cause) };
                 self.answer(&queued, Settlement::NotStored(error));
-                released.add(&queued, total);
+                give_back(&queued);
                 continue;
             };
             let ticket = TicketNumber(self.next_ticket);
             if !queued.cell.claim(Claim { epoch, ticket, first: next }) {
                 // Cancelled between the queue and here; who cancelled it looked for it in the queue, in vain.
                 partition.count_cancelled(crate::error::ch(22));
-                released.add(&queued, total);
+                give_back(&queued);
                 continue;
             }
             self.next_ticket += 1;
             units.push(Unit { body: queued.body.clone(), ticket, append_time: time });
-            claims.push(Claimed { queued, first: next, ticket, skipped });
+            partition.claimed.lock().push(Claimed { queued, first: next, ticket, skipped });
             next = end;
         }
         let after = if units.is_empty() {
             self.units = units;
             After::Again
         } else {
-            self.write(units, claims, claimed_at, time)
+            self.write(units, claimed_at, time)
         };
-        partition.intake.release(released.items, released.bytes, released.permits);
         self.wake_all();
         after
     }
 
-    fn write(&mut self, units: Vec<Unit>, claims: Vec<Claimed>, claimed_at: Instant, time: Timestamp) -> After {
+    fn write(&mut self, units: Vec<Unit>, claimed_at: Instant, time: Timestamp) -> After {
         let partition = Arc::clone(&self.partition);
         let Some(writer) = self.writer.as_mut() else { return After::Park };
         let evidence = writer.evidence(units);
-        *partition.claimed.lock() = claims;
         let written_at = Instant::now();
         match writer.append(self.next, &evidence.units) {
             Append::Durable { end, times } => {
@@ -265,7 +274,8 @@ impl Committer {
                 After::Again
             }
             Append::Refused(cause) => {
-                let is_full = matches!(cause, RefusedError::NoSpace { .. });
+                // Both are the device's, and end by themselves.
+                let is_full = matches!(cause, RefusedError::NoSpace { .. } | RefusedError::Unprepared { .. });
                 let cause = Arc::new(cause);
                 let text = chain_text(&*cause);
                 if is_full {
@@ -291,7 +301,7 @@ impl Committer {
     }
 
     /// What happens to a queued unit whose records would begin at `next`.
-    fn judge(&self, queued: &mut Queued, next: Offset, now: Instant, claims: &[Claimed]) -> Verdict {
+    fn judge(&self, queued: &Queued, next: Offset, now: Instant, units: &[Unit]) -> Verdict {
         let refuse = |error| Verdict::Answer(Settlement::NotStored(error));
         if let Some(first) = queued.chain.as_ref().and_then(|chain| chain.broken_by()) {
             return refuse(PublishError::ChainBroken { first });
@@ -299,16 +309,18 @@ impl Committer {
         if queued.expires <= now {
             return refuse(PublishError::DeadlineBeforeClaim { deadline: queued.deadline });
         }
-        let mut skipped = 0;
+        let mut verdict = Verdict::Append;
         if let Some(sequences) = &queued.sequences {
-            let known = sequences.known(self.last_sequence(&sequences.producer, claims));
+            let known = sequences.known(self.last_sequence(&sequences.producer, units));
             let count = queued.body.records();
             if known >= count as usize {
                 return Verdict::Answer(self.duplicate(count));
             }
             if known > 0 {
                 match without_front(&queued.body, sequences, known) {
-                    Some((body, left)) => (queued.body, queued.sequences, skipped) = (body, Some(left), known as u32),
+                    Some((body, left)) => {
+                        verdict = Verdict::AppendRest { body, sequences: left, skipped: known as u32 };
+                    }
                     None => {
                         let reason = "do not match the records".into();
                         return refuse(PublishError::BadField { index: 0, field: "sequences", reason });
@@ -319,13 +331,15 @@ impl Committer {
         if let Some(expected) = queued.expect.filter(|expected| *expected != next) {
             return refuse(PublishError::OffsetConflict { expected, actual: next });
         }
-        Verdict::Append { skipped }
+        verdict
     }
 
     /// The last number of a producer, in the log or in this turn.
-    fn last_sequence(&self, producer: &[u8; 16], claims: &[Claimed]) -> Option<(u64, u64)> {
-        let in_turn = claims.iter().rev().filter_map(|claimed| claimed.queued.sequences.as_ref());
-        let in_turn = in_turn.filter(|own| own.producer == *producer).find_map(|own| own.numbers.last().copied());
+    fn last_sequence(&self, producer: &[u8; 16], units: &[Unit]) -> Option<(u64, u64)> {
+        let in_turn = units.iter().rev().find_map(|unit| match unit.body.tag() {
+            Tag::Sequence(block) if block.producer == *producer => Some((block.sequence, block.index)),
+            _ => None,
+        });
         in_turn.or_else(|| self.partition.keys.lock().last(producer))
     }
 
@@ -368,7 +382,7 @@ impl Committer {
     fn set_full(&self, cause: &str) {
         let partition = &self.partition;
         if partition.condition().health != Health::Full {
-            tracing::error!(channel = %partition.channel, partition = %partition.id, offset = %self.next, code = "LF-CH0030", cause, "no room: publishes are refused until there is some");
+            tracing::error!(channel = %partition.channel, partition = %partition.id, offset = %self.next, code = "LF-CH0030", cause, "no room could be prepared: publishes are refused until there is some");
             let cause = Some(Arc::from(cause));
             partition.set_condition(Condition { state: "fenced", health: Health::Full, cause });
         }
@@ -411,7 +425,13 @@ impl Committer {
 }
 
 enum Verdict {
-    Append { skipped: u32 },
+    Append,
+    /// Without its first records, which are in the log already.
+    AppendRest {
+        body: UnitBody,
+        sequences: Sequences,
+        skipped: u32,
+    },
     Answer(Settlement),
 }
 

@@ -22,13 +22,16 @@ pub(crate) struct Floors {
     /// None: class `memory`, which has no durable consumers.
     state: Option<StateHandle>,
     known: Mutex<BTreeMap<String, BTreeMap<PartitionId, Offset>>>,
+    /// Rows that could not be read: whose floors they are, and where, is not known.
+    has_unreadable: bool,
 }
 
 impl Floors {
-    /// Reads what is stored. A row that cannot be read is named and left alone (I12); it then holds the log, as a
-    /// consumer that has never attached does. Blocks on I/O.
+    /// Reads what is stored. A row that cannot be read is named and left alone (I12); as long as this lasts, every
+    /// partition's log is held from its start, as by a consumer that has never attached. Blocks on I/O.
     pub(crate) fn open(channel: ChannelId, state: Option<StateHandle>) -> Result<Floors, StateError> {
         let mut known: BTreeMap<String, BTreeMap<PartitionId, Offset>> = BTreeMap::new();
+        let mut has_unreadable = false;
         let rows = match &state {
             Some(state) => state.scan(TABLE, &channel.0)?,
             None => Vec::new(),
@@ -39,11 +42,12 @@ impl Floors {
                     known.entry(name).or_default().insert(partition, offset);
                 }
                 None => {
-                    tracing::error!(%channel, bytes = key.len(), code = "LF-CH0058", "a consumer's floor cannot be read; it is left alone")
+                    has_unreadable = true;
+                    tracing::error!(%channel, bytes = key.len(), code = "LF-CH0058", "a consumer's floor cannot be read; it is left alone and holds the log from its start");
                 }
             }
         }
-        Ok(Floors { channel, state, known: Mutex::new(known) })
+        Ok(Floors { channel, state, known: Mutex::new(known), has_unreadable })
     }
 
     /// The highest floor of a partition: a durable mark of its log (C78).
@@ -51,8 +55,12 @@ impl Floors {
         self.known.lock().values().filter_map(|floors| floors.get(&partition)).max().copied()
     }
 
-    /// The lowest floor of all consumers and of those declared; one that never attached holds the log from its start.
+    /// The lowest floor of all consumers and of those declared; one that never attached, or whose floor cannot be read,
+    /// holds the log from its start.
     pub(crate) fn lowest(&self, partition: PartitionId, declared: &[String]) -> Offset {
+        if self.has_unreadable {
+            return Offset::ZERO;
+        }
         let known = self.known.lock();
         let attached = known.values().map(|floors| floors.get(&partition).copied().unwrap_or_default());
         let missing = declared.iter().filter(|name| !known.contains_key(*name)).map(|_| Offset::ZERO);
@@ -163,5 +171,25 @@ mod tests {
             assert_eq!(floors.lowest(PartitionId(0), &["other".into()]), Offset(0));
             assert_eq!(floors.lowest(PartitionId(1), &[]), Offset(0));
         }
+    }
+
+    /// Catches a floor that cannot be read and lets retention free what its consumer has not had (I12, C86).
+    #[test]
+    fn an_unreadable_floor_holds_the_log_and_stays_as_it_is() {
+        let store = landfall_state::StateStore::in_memory().unwrap();
+        let (state, channel) = (store.handle(), ChannelId([1; 16]));
+        let open = || Floors::open(channel, Some(state.clone())).unwrap();
+        let put = |name: &str, value: Bytes| {
+            let change = Change::put(TABLE, open().key(PartitionId(0), name), value);
+            state.commit_blocking(vec![change], state.owner()).unwrap();
+        };
+        put("reads", row(Offset(1_000)));
+        assert_eq!(open().lowest(PartitionId(0), &[]), Offset(1_000));
+        let unknown: Bytes = vec![VERSION + 1, 7].into();
+        put("broken", unknown.clone());
+        let floors = open();
+        assert_eq!(floors.lowest(PartitionId(0), &[]), Offset::ZERO);
+        assert_eq!(floors.highest(PartitionId(0)), Some(Offset(1_000)));
+        assert_eq!(state.read(TABLE, &floors.key(PartitionId(0), "broken")).unwrap(), Some(unknown));
     }
 }

@@ -242,7 +242,7 @@ impl Intake {
             return Err((PublishError::DeadlineBeforeClaim { deadline }, units));
         }
         let mut inside = self.inside.lock();
-        if let Err(error) = inside.check_gate(self.partition) {
+        if let Err(error) = inside.check_gate(self) {
             drop(inside);
             self.process.give_back(permits);
             return Err((error, units));
@@ -254,7 +254,7 @@ impl Intake {
     fn try_hand_over(&self, units: Handover) -> Tried {
         let (items, bytes) = (units.items(), units.bytes());
         let mut inside = self.inside.lock();
-        if let Err(error) = inside.check_gate(self.partition) {
+        if let Err(error) = inside.check_gate(self) {
             return Tried::Refused(error, units);
         }
         if !inside.waiting.is_empty() || !self.fits(&inside, items, bytes) {
@@ -294,7 +294,7 @@ impl Intake {
         let room = Arc::new(Room { items: units.items(), bytes: units.bytes(), grant });
         {
             let mut inside = self.inside.lock();
-            inside.check_gate(self.partition)?;
+            inside.check_gate(self)?;
             inside.waiting.push_back(Arc::clone(&room));
         }
         // Room may have come back between the look and the place in line.
@@ -434,6 +434,11 @@ impl Intake {
         inside.parked.take()
     }
 
+    /// Forgets the errands, for a partition that does none any more.
+    pub(crate) fn drop_errands(&self) {
+        self.inside.lock().errands = Errands::default();
+    }
+
     /// Opens or closes the gate. Who waits for room at a closed gate is answered at once.
     pub(crate) fn set_gate(&self, gate: Gate) {
         let mut wake = Vec::new();
@@ -490,12 +495,16 @@ impl Intake {
 }
 
 impl Inside {
-    fn check_gate(&self, partition: PartitionId) -> Result<(), PublishError> {
+    fn check_gate(&self, intake: &Intake) -> Result<(), PublishError> {
         if let Gate::Closed(error) = &self.gate {
             return Err(error.clone());
         }
+        // A partition that cannot go on must not take the process's budget from its neighbours (I13).
+        let is_scarce = || intake.process.used() > intake.process.total() / 2;
         match self.uncertain_since.map(|since| since.elapsed()) {
-            Some(since) if since > UNCERTAIN_GRACE => Err(PublishError::PartitionUncertain { partition, since }),
+            Some(since) if since > UNCERTAIN_GRACE || is_scarce() => {
+                Err(PublishError::PartitionUncertain { partition: intake.partition, since })
+            }
             _ => Ok(()),
         }
     }
@@ -540,3 +549,6 @@ impl Drop for PlaceInLine<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

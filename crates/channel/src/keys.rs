@@ -162,7 +162,7 @@ impl KeyTable {
             };
             match &entry.state {
                 State::InFlight(earlier) => match earlier.join() {
-                    // Settled, and its holder has not come round to free the key: nothing of it is in the log.
+                    // NotStored, and its holder has not come round to free the key: nothing of it is in the log.
                     Err(true) => {}
                     _ if entry.body != body => return Gate::Reused { first },
                     Err(false) => return Gate::Crowded,
@@ -275,6 +275,9 @@ impl Sequences {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::PublishError;
+    use crate::outcome::UnresolvedCause;
+    use crate::ticket::Settlement;
 
     fn table(count: u32) -> KeyTable {
         KeyTable::rebuilt(KeyLimits { count, ..KeyLimits::default() }, Offset::ZERO, &[], &[])
@@ -297,6 +300,26 @@ mod tests {
         keys.commit([1; 16], 8, Offset(4), 1, NOW);
         assert!(matches!(keys.enter([1; 16], 8, &own, NOW), Gate::Committed { first: Offset(4), count: 1 }));
         assert!(matches!(keys.enter([1; 16], 9, &own, NOW), Gate::Reused { first: Offset(4) }));
+    }
+
+    /// Catches a key that is free again although its record may be in the log (I3, I4).
+    #[test]
+    fn a_key_of_an_unresolved_publish_stays_taken_and_of_a_refused_one_does_not() {
+        for is_unresolved in [true, false] {
+            let mut keys = table(10);
+            let (own, other) = (TicketCell::new(), TicketCell::new());
+            assert!(matches!(keys.enter([1; 16], 7, &own, NOW), Gate::Vacant));
+            let end = match is_unresolved {
+                true => Settlement::Unresolved(UnresolvedCause::CommitterLost),
+                false => Settlement::NotStored(PublishError::Withdrawn),
+            };
+            own.settle(end, &mut Vec::new());
+            let gate = keys.enter([1; 16], 7, &other, NOW);
+            match is_unresolved {
+                true => assert!(matches!(gate, Gate::Join(cell, 1) if Arc::ptr_eq(&cell, &own))),
+                false => assert!(matches!(gate, Gate::Vacant)),
+            }
+        }
     }
 
     /// Catches a window that does not move by count or by age, or that forgets a key used again since.

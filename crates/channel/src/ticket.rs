@@ -88,10 +88,13 @@ impl TicketCell {
         Arc::new(TicketCell { inside: Mutex::new(inside) })
     }
 
-    /// A second publish under the same key. `Err(true)`: over already, the key is free. `Err(false)`: too many.
+    /// A second publish under the same key. `Err(true)`: over already, the key is free. `Err(false)`: too many. One
+    /// that ended Unresolved may be in the log, so its key stays taken, and who repeats it gets the same end.
     pub(crate) fn join(&self) -> Result<usize, bool> {
         let mut inside = self.inside.lock();
         match inside.phase {
+            // No seat is kept: the end is there at the first look.
+            Phase::Settled(Settlement::Unresolved(_)) => Ok(1),
             Phase::Settled(_) => Err(true),
             _ if inside.joined.len() + 1 >= JOINED_MAX => Err(false),
             _ => {

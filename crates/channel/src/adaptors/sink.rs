@@ -34,7 +34,8 @@ use crate::record::Record;
 pub struct ChannelSinkOptions {
     /// The column that is the payload, text or binary; `None`: each row as one JSON object.
     pub payload_column: Option<String>,
-    /// The column that is the record key, and routes; text or binary. `None`: the source partition routes.
+    /// The column that is the record key, and routes; text or binary. `None`, or where it is NULL: the source partition
+    /// routes.
     pub key_column: Option<String>,
 }
 
@@ -226,8 +227,11 @@ impl ChannelWriter {
         let chain = self.channel.new_chain();
         for (partition, run) in runs {
             let target = PartitionId(partition.0 % self.channel.partitions().max(1));
+            // A row is known by its number in one partition alone, so where it goes must follow from the row: by its
+            // key, or, where that is NULL, with its source partition.
             let options = PublishOptions {
                 partition: self.options.key_column.is_none().then_some(target),
+                keyless: Some(target),
                 chain: Some(chain.clone()),
                 deadline: Some(DEADLINE),
                 expect: None,

@@ -241,6 +241,49 @@ async fn rows_written_again_are_stored_once() {
     }
 }
 
+/// `rows` with a key in every other row.
+fn half_keyed(offsets: std::ops::Range<u64>, partition: u32) -> RecordBatch {
+    let plain = rows(offsets.clone(), partition);
+    let mut fields = plain.schema().fields().to_vec();
+    fields.push(Arc::new(Field::new("k", DataType::Utf8, true)));
+    let keys: StringArray = offsets.map(|n| n.is_multiple_of(2).then(|| format!("key {n}"))).collect();
+    let mut columns = plain.columns().to_vec();
+    columns.push(Arc::new(keys));
+    RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).unwrap()
+}
+
+/// Catches a row without a key that goes to another partition when it is written again, where its number is not known
+/// (stored twice) or is below one that is (lost) (I9, C12, E124).
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_whose_key_is_null_are_stored_once_however_often_they_come() {
+    let world = World::new();
+    let (_channels, channel) = world.open(ChannelOptions { partitions: 3, ..Default::default() });
+    let options = ChannelSinkOptions { payload_column: Some("name".into()), key_column: Some("k".into()) };
+    let sink = ChannelSink::new(channel.clone(), options);
+    let plan = sink.plan(&half_keyed(0..1, 0).schema(), &plan_cx()).await.unwrap();
+    sink.open(&plan, &plan_cx()).await.unwrap();
+    let writer = sink.writer(ShardId(0));
+    let batch = || sealed(vec![half_keyed(0..30, 0), half_keyed(0..20, 1)]);
+    assert_eq!(writer.write(&batch()).await.unwrap(), Written::Durable);
+    for _ in 0..3 {
+        // Others publish without keys meanwhile, so it is another partition's turn.
+        let before = channel.partition_for(None);
+        while channel.partition_for(None) == before {}
+        assert_eq!(writer.write(&batch()).await.unwrap(), Written::AlreadyThere);
+    }
+    writer.write(&sealed(vec![half_keyed(20..40, 0)])).await.unwrap();
+    let mut stored = Vec::new();
+    for partition in 0..3 {
+        let read = channel.read(PartitionId(partition), Offset(0), 1_000, 1 << 20).await.unwrap();
+        stored.extend(read.iter().map(|one| String::from_utf8(one.record.payload.to_vec()).unwrap()));
+    }
+    let mut expected: Vec<String> =
+        [(0, 40), (1, 20)].iter().flat_map(|(at, count)| (0..*count).map(move |n| format!("line\n{at}/{n}"))).collect();
+    stored.sort();
+    expected.sort();
+    assert_eq!(stored, expected);
+}
+
 /// Catches a plan that lets a missing or unfit column through (what `check` relies on).
 #[tokio::test(flavor = "multi_thread")]
 async fn a_column_that_cannot_be_a_payload_is_refused_in_the_plan() {

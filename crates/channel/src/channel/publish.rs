@@ -119,7 +119,7 @@ impl Channel {
             }
             self.check_schema(record)?;
         }
-        let partition = self.route(call.options.partition, records.first())?;
+        let partition = self.route(call.options.partition, call.options.keyless, records.first())?;
         for (index, record) in records.iter().enumerate() {
             check_parent(index, record, &partition)?;
         }
@@ -144,12 +144,17 @@ impl Channel {
         }
     }
 
-    fn route(&self, named: Option<PartitionId>, first: Option<&Record>) -> Result<Arc<Partition>, PublishError> {
+    fn route(
+        &self,
+        named: Option<PartitionId>,
+        keyless: Option<PartitionId>,
+        first: Option<&Record>,
+    ) -> Result<Arc<Partition>, PublishError> {
         let keys = first.map(|record| (record.key.as_deref(), record.idempotency_key.as_deref()));
         let partition = match (named, keys) {
             (Some(partition), _) => partition,
             (None, Some((Some(key), _) | (None, Some(key)))) => self.partition_for(Some(key)),
-            (None, _) => self.partition_for(None),
+            (None, _) => keyless.unwrap_or_else(|| self.partition_for(None)),
         };
         self.partition(partition).cloned().ok_or_else(|| PublishError::UnknownPartition {
             channel: Arc::clone(&self.shared.name),
@@ -338,7 +343,8 @@ impl Channel {
         let limits = &self.shared.options.limits;
         let mut groups: BTreeMap<PartitionId, (Arc<Partition>, Vec<Unit>)> = BTreeMap::new();
         // Records without a key stay together.
-        let unkeyed = call.options.partition.unwrap_or_else(|| self.partition_for(None));
+        let (named, keyless) = (call.options.partition, call.options.keyless);
+        let keyless = named.or(keyless).unwrap_or_else(|| self.partition_for(None));
         let sequences = call.options.sequences.as_ref();
         let bad_sequences = sequences.and_then(|own| check_sequences(own, &records).err());
         for (index, record) in records.into_iter().enumerate() {
@@ -351,9 +357,7 @@ impl Channel {
                 }
                 envelope::check(index, &record, limits)?;
                 self.check_schema(&record)?;
-                let has_key = record.key.is_some() || record.idempotency_key.is_some();
-                let named = if has_key { call.options.partition } else { Some(unkeyed) };
-                let partition = self.route(named, Some(&record))?;
+                let partition = self.route(named, Some(keyless), Some(&record))?;
                 check_parent(index, &record, &partition)?;
                 Ok(partition)
             };

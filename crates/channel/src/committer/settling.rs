@@ -33,6 +33,15 @@ pub(super) struct Unsettled {
     next: Instant,
 }
 
+/// What became of the units that a turn had claimed when it panicked.
+#[derive(Default)]
+struct Found {
+    stored: Vec<Claimed>,
+    absent: Vec<Claimed>,
+    /// Freed since, or not readable: neither is proof that they were not stored.
+    unknown: Vec<Claimed>,
+}
+
 /// After so many failed Keeps, Abandon takes turns with it (C39).
 const KEEPS_MAX: u32 = 3;
 const DELAY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
@@ -134,8 +143,8 @@ impl Committer {
         self.note_control(result.unwrap_or(Ok(())));
     }
 
-    /// A turn panicked: the partition is opened anew, and what was claimed is looked up by its number (C31). False: it
-    /// could not be opened; the partition is stopped.
+    /// A turn panicked: the partition is opened anew, and what was claimed is looked up by its number (C31). What had
+    /// left the queue and was not claimed is answered NotStored. False: it could not be opened; it is stopped.
     pub(crate) fn recover(&mut self, panic: &str) -> bool {
         let partition = Arc::clone(&self.partition);
         tracing::error!(channel = %partition.channel, partition = %partition.id, cause = panic, "a turn panicked: opening the partition anew");
@@ -143,24 +152,33 @@ impl Committer {
         self.writer = None;
         self.unsettled = None;
         self.units = Vec::new();
-        self.batch = Vec::new();
+        for queued in std::mem::take(&mut self.batch) {
+            partition.refuse(queued, PublishError::Abandoned { partition: partition.id, attempts: 0, cause: None });
+        }
         let opened = partition.store.open();
         let claims = std::mem::take(&mut *partition.claimed.lock());
         match opened {
             Ok(opened) => {
                 let upto = VisibleTail(opened.tail);
-                let found: Vec<(Claimed, bool)> = claims
-                    .into_iter()
-                    .map(|claimed| {
-                        let claim = claimed.queued.cell.claimed();
-                        let located =
-                            claim.map(|claim| opened.reader.locate(claimed.first, claim.epoch, claimed.ticket, upto));
-                        (claimed, matches!(located, Some(Ok(Located::There { .. }))))
-                    })
-                    .collect();
+                let mut found = Found::default();
+                for claimed in claims {
+                    let claim = claimed.queued.cell.claimed();
+                    let located =
+                        claim.map(|claim| opened.reader.locate(claimed.first, claim.epoch, claimed.ticket, upto));
+                    match located {
+                        Some(Ok(Located::There { .. })) => found.stored.push(claimed),
+                        Some(Ok(Located::NotThere)) => found.absent.push(claimed),
+                        Some(Ok(Located::Trimmed)) | None => found.unknown.push(claimed),
+                        Some(Err(error)) => {
+                            tracing::error!(channel = %partition.channel, partition = %partition.id, offset = %claimed.first, code = "LF-CH0041", cause = %chain_text(&error), "whether a claimed publish is in the log cannot be read");
+                            found.unknown.push(claimed);
+                        }
+                    }
+                }
                 let fresh = partition.adopt(opened);
-                let next_ticket = self.next_ticket;
-                *self = Committer { next_ticket, ..fresh };
+                // Who was answered before the panic is yet to be woken.
+                let (next_ticket, wake) = (self.next_ticket, std::mem::take(&mut self.wake));
+                *self = Committer { next_ticket, wake, ..fresh };
                 partition.intake.set_uncertain(None);
                 partition.set_condition(Condition::READY);
                 self.answer_found(found);
@@ -176,20 +194,20 @@ impl Committer {
         }
     }
 
-    fn answer_found(&mut self, found: Vec<(Claimed, bool)>) {
+    fn answer_found(&mut self, found: Found) {
         let partition = Arc::clone(&self.partition);
         let now = Instant::now();
-        let (stored, missing): (Vec<_>, Vec<_>) = found.into_iter().partition(|(_, is_there)| *is_there);
         let end = self.next;
-        *partition.claimed.lock() = stored.into_iter().map(|(claimed, _)| claimed).collect();
+        *partition.claimed.lock() = found.stored;
         let evidence =
             Evidence { epoch: self.epoch(), segment: Default::default(), start_byte: 0, first: end, units: Vec::new() };
         self.expose(evidence, end, Stamps { claimed_at: now, written_at: now, times: AppendTimes::default() });
-        *partition.claimed.lock() = missing.into_iter().map(|(claimed, _)| claimed).collect();
+        *partition.claimed.lock() = found.absent;
         self.not_stored(PublishError::Abandoned { partition: partition.id, attempts: 0, cause: None });
+        self.lose(found.unknown);
     }
 
-    /// Nobody can say what became of them.
+    /// Nobody can say what became of them, so their keys stay taken (I3, I4).
     fn lose(&mut self, claims: Vec<Claimed>) {
         let partition = Arc::clone(&self.partition);
         let total = partition.intake.process_total();

@@ -1,4 +1,5 @@
 use landfall_log::{Fault, Loss, Operation};
+use landfall_types::Timestamp;
 
 use super::slow_vfs::PanicIn;
 use super::*;
@@ -221,7 +222,64 @@ async fn a_turn_that_panics_is_recovered_and_its_tickets_are_answered() {
     }
 }
 
-/// Catches a process that goes on writing after it has lost LOCK (C93).
+/// Once armed it panics at the next look from a commit thread: a turn looks at the time before it writes anything.
+#[derive(Debug, Default)]
+struct TrippingClock {
+    is_armed: AtomicBool,
+}
+
+impl Clock for TrippingClock {
+    fn now(&self) -> Timestamp {
+        let is_turn = std::thread::current().name().is_some_and(|name| name.starts_with("commit-"));
+        assert!(!(is_turn && self.is_armed.swap(false, Ordering::SeqCst)), "injected before anything is written");
+        SystemClock.now()
+    }
+
+    fn instant(&self) -> Instant {
+        SystemClock.instant()
+    }
+}
+
+/// Catches publishes that a turn took from the queue before it panicked and that are left to their deadlines, and room
+/// that never comes back (C31, I6).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_that_panics_before_it_writes_answers_what_it_took_and_gives_the_room_back() {
+    let clock = Arc::new(TrippingClock::default());
+    let world = World { clock: Arc::clone(&clock) as Arc<dyn Clock>, ..World::in_memory() };
+    let (channels, channel) = world.open(small_segments());
+    let patience = Instant::now() + Duration::from_secs(20);
+    let (mut stored, mut refused, mut next) = (Vec::new(), 0, 0u64);
+    // Housekeeping's errands may meet the panic instead of the publishes.
+    while refused == 0 {
+        assert!(Instant::now() < patience, "no turn with publishes panicked");
+        clock.is_armed.store(true, Ordering::SeqCst);
+        let outcomes = (next..next + 10).map(|n| channel.publish(record(n), PublishOptions::default()));
+        for (outcome, n) in futures::future::join_all(outcomes).await.into_iter().zip(next..) {
+            match outcome {
+                PublishOutcome::Committed(at) => stored.push((at.first, n)),
+                other => {
+                    assert_eq!(not_stored(other).error.code(), ch(31));
+                    refused += 1;
+                }
+            }
+        }
+        next += 10;
+    }
+    clock.is_armed.store(false, Ordering::SeqCst);
+    stored.push((committed(channel.publish(record(next), PublishOptions::default()).await).first, next));
+    stored.sort();
+    let all = read_all(&channel, P0).await;
+    assert_eq!(all.len(), stored.len());
+    for (one, (offset, n)) in all.iter().zip(stored) {
+        assert_eq!((one.offset, &one.record), (offset, &record(n)));
+    }
+    while channels.shared.queued_bytes() > 0 {
+        assert!(Instant::now() < patience, "{} bytes are still taken", channels.shared.queued_bytes());
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Catches a process that goes on writing after it has lost LOCK (C93), or whose committer finds no rest then.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_that_lost_the_lock_stops_before_writing() {
     let world = World::in_memory();
@@ -236,4 +294,17 @@ async fn a_process_that_lost_the_lock_stops_before_writing() {
     assert_eq!(not_stored(channel.publish(record(1), PublishOptions::default()).await).error.code(), ch(35));
     assert_records(&read_all(&channel, P0).await, 0);
     assert_eq!(channel.tail(P0), Some(Offset(1)));
+    let partition = channel.partition(P0).unwrap();
+    if let Some(committer) = partition.intake.errand(|errands| errands.retain = true) {
+        partition.threads.commit.submit(committer);
+    }
+    let patience = Instant::now() + Duration::from_secs(20);
+    let committer = loop {
+        if let Some(committer) = partition.intake.unpark() {
+            break committer;
+        }
+        assert!(Instant::now() < patience, "the committer is not parked");
+        tokio::task::yield_now().await;
+    };
+    partition.intake.park_always(committer);
 }
