@@ -8,6 +8,7 @@ use crate::assembly::{self, CheckPlan, PlanOptions};
 use crate::cli::CheckArgs;
 use crate::config::{self, Finding, FindingJson, Level, Loaded};
 use crate::exit::Exit;
+use crate::logging;
 use crate::stdout;
 
 #[derive(Serialize)]
@@ -39,6 +40,8 @@ struct SchemaLine<'a> {
 
 /// Plans and prints.
 pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<Exit> {
+    // The plan is the output; what its stand-ins log as they open is not.
+    logging::start(false, "warn");
     let loaded = config::load(&args.config);
     let plan = match &loaded.config {
         Some(config) => {

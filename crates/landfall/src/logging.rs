@@ -1,4 +1,4 @@
-//! Log lines on stderr, by `LANDFALL_LOG` (default: `info` of this program, `warn` of its libraries).
+//! Log lines on stderr, by `LANDFALL_LOG` (default of `run`: `info` of this program, `warn` of its libraries).
 
 use std::io::IsTerminal;
 

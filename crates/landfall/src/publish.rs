@@ -3,7 +3,8 @@
 //! Every request carries a name of its own (`Idempotency-Key`, or a key per record where records are spread by a
 //! record key), so a request whose answer was lost is sent again under the same name (I3, I4).
 
-use std::collections::BTreeMap;
+mod summary;
+
 use std::io::{BufRead, BufReader, Read};
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use crate::dead_letters;
 use crate::endpoint::{Endpoint, EndpointError, escaped};
 use crate::exit::Exit;
 use crate::stdout;
+use summary::{Summary, Told};
 
 /// A request closes before this many bytes; the server's bound is 16 MiB as sent.
 const REQUEST_BYTES_MAX: usize = 8 << 20;
@@ -27,31 +29,6 @@ const LINE_BYTES_MAX: usize = 64 << 20;
 const TRIES: usize = 8;
 /// How many refusals are printed one by one; the rest is counted.
 const REFUSALS_SHOWN: u64 = 5;
-
-/// What became of everything that was published.
-#[derive(Debug, Default, Serialize)]
-pub(crate) struct Summary {
-    records: u64,
-    committed: u64,
-    duplicates: u64,
-    not_stored: u64,
-    unresolved: u64,
-    #[serde(serialize_with = "positions")]
-    positions: BTreeMap<u64, Positions>,
-    references: Vec<String>,
-}
-
-#[derive(Debug, Clone, Copy, Serialize)]
-struct Positions {
-    partition: u64,
-    first: u64,
-    last: u64,
-    records: u64,
-}
-
-fn positions<S: serde::Serializer>(map: &BTreeMap<u64, Positions>, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(map.values())
-}
 
 /// Reads, publishes, sums up.
 pub(crate) async fn run(args: &PublishArgs) -> anyhow::Result<Exit> {
@@ -191,9 +168,10 @@ impl Publisher {
         self.send(path, &headers, Bytes::from(body), envelopes.len() as u64).await;
     }
 
-    /// One request until it has an outcome, or tries run out.
+    /// One request until it has an outcome, or tries run out. It keeps its name through all tries.
     async fn send(&mut self, path: &str, headers: &[(&str, &str)], body: Bytes, records: u64) {
         self.summary.records += records;
+        let mut told = Told::default();
         let mut delays = ExponentialBuilder::default()
             .with_min_delay(Duration::from_millis(100))
             .with_max_delay(Duration::from_secs(5))
@@ -203,11 +181,12 @@ impl Publisher {
         loop {
             let error = match self.endpoint.post(path, headers, body.clone()).await {
                 Ok(answer) => {
-                    self.count_committed(&answer.body, records);
+                    self.summary.count_committed(&answer.body, records);
                     return;
                 }
                 Err(error) => error,
             };
+            told.hear(&error);
             let again = match &error {
                 EndpointError::Unreachable { .. } => true,
                 EndpointError::Refused { status, .. } => {
@@ -218,52 +197,14 @@ impl Publisher {
             match delays.next().filter(|_| again) {
                 Some(delay) => tokio::time::sleep(delay).await,
                 None => {
-                    self.count_refused(&error, records);
+                    self.refusals += 1;
+                    if self.refusals <= REFUSALS_SHOWN {
+                        eprintln!("{error}");
+                    }
+                    self.summary.count_refused(told, records);
                     return;
                 }
             }
-        }
-    }
-
-    fn count_committed(&mut self, body: &[u8], records: u64) {
-        let answer: Value = serde_json::from_slice(body).unwrap_or_default();
-        self.summary.committed += records;
-        for group in answer.get("groups").and_then(Value::as_array).into_iter().flatten() {
-            let number = |key: &str| group.get(key).and_then(Value::as_u64).unwrap_or(0);
-            let (partition, first, count) = (number("partition"), number("first_offset"), number("records"));
-            if group.get("duplicate").and_then(Value::as_bool) == Some(true) {
-                self.summary.duplicates += count;
-            }
-            let last = first + count.saturating_sub(1);
-            let entry =
-                self.summary.positions.entry(partition).or_insert(Positions { partition, first, last, records: 0 });
-            entry.first = entry.first.min(first);
-            entry.last = entry.last.max(last);
-            entry.records += count;
-        }
-    }
-
-    /// A definite refusal stored nothing; without an answer, or with `unresolved`, nobody knows yet.
-    fn count_refused(&mut self, error: &EndpointError, records: u64) {
-        self.refusals += 1;
-        if self.refusals <= REFUSALS_SHOWN {
-            eprintln!("{error}");
-        }
-        let unresolved = match error {
-            EndpointError::Unreachable { .. } => true,
-            EndpointError::Refused { problem, .. } => {
-                for reference in problem.get("references").and_then(Value::as_array).into_iter().flatten() {
-                    self.summary.references.extend(reference.as_str().map(str::to_owned));
-                }
-                self.summary.references.extend(problem.get("reference").and_then(Value::as_str).map(str::to_owned));
-                problem.get("outcome").and_then(Value::as_str) == Some("unresolved")
-            }
-            EndpointError::Address { .. } => false,
-        };
-        if unresolved {
-            self.summary.unresolved += records;
-        } else {
-            self.summary.not_stored += records;
         }
     }
 }

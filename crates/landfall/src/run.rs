@@ -100,6 +100,9 @@ pub(crate) fn print_report(report: &ShutdownReport) {
                 .unwrap_or_default(),
             if committed.is_empty() { "nothing".to_owned() } else { committed.join(" ") }
         );
+        if let Some(cause) = &pipeline.cause {
+            eprintln!("landfall:   {cause}");
+        }
         for range in &pipeline.unfinished {
             let sink = range.sink.as_deref().unwrap_or("dead letters");
             eprintln!(

@@ -12,6 +12,7 @@ mod plan;
 mod running;
 mod server_options;
 mod sinks;
+mod slot;
 mod storage;
 
 use landfall_types::CodePage;

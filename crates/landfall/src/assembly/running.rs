@@ -1,30 +1,38 @@
 //! The running parts of a configuration, and their bounded end (E74).
 
-use std::collections::BTreeMap;
+#[cfg(test)]
+mod tests;
+
 use std::net::SocketAddr;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use backon::{BackoffBuilder, ExponentialBuilder};
+use futures::{FutureExt, StreamExt};
 use landfall_channel::Channel;
 use landfall_engine::{Ending, ExitReport, PipelineHandle};
 use landfall_server::{Server, ServerHandle, ServerParts};
 use landfall_types::{Clock, SystemClock};
 use metrics_exporter_prometheus::PrometheusHandle;
-use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 use super::pipelines::{self, DecodeSchema};
+use super::slot::{NotStarted, Slot};
 use super::{Storage, inference, server_options};
-use crate::config::{Config, Finding, PipelineConfig};
+use crate::config::{Config, Finding};
 use crate::exit::Exit;
 use crate::memory;
 use crate::refusal::coded;
 
 /// How long before the hard end the channels get for themselves.
 const CHANNELS_SHARE_MAX: Duration = Duration::from_secs(2);
+/// Between two tries to infer a schema, after a passing error.
+const INFER_AGAIN_MIN: Duration = Duration::from_secs(1);
+const INFER_AGAIN_MAX: Duration = Duration::from_secs(30);
 
 /// Server, channels and pipelines, running.
 pub(crate) struct Running {
@@ -48,17 +56,6 @@ impl ConfigText {
     fn shown(&self, finding: &Finding) -> String {
         finding.render(&self.file, &self.text)
     }
-}
-
-/// A pipeline's place: running, or waiting for records to infer its schema from.
-struct Slot {
-    config: PipelineConfig,
-    state: Mutex<SlotState>,
-}
-
-enum SlotState {
-    Waiting(String),
-    Started(PipelineHandle),
 }
 
 /// How everything ended.
@@ -99,16 +96,7 @@ impl Running {
         let opening = (Arc::clone(&config), Arc::clone(&clock));
         // Recovery reads and syncs files: not on the runtime's threads.
         let storage = tokio::task::spawn_blocking(move || Storage::open(&opening.0, limit, opening.1)).await??;
-        let slots: Arc<Vec<Slot>> = Arc::new(
-            config
-                .pipelines
-                .iter()
-                .map(|pipeline| Slot {
-                    config: pipeline.clone(),
-                    state: Mutex::new(SlotState::Waiting("waiting for records to infer the schema from".to_owned())),
-                })
-                .collect(),
-        );
+        let slots: Arc<Vec<Slot>> = Arc::new(config.pipelines.iter().cloned().map(Slot::new).collect());
         // The port first: without it nothing else should begin to work.
         let parts = server_parts(&storage, &slots, metrics, limit, &clock, &config);
         let server = match Server::bind(server_options::options(&config.server, limit), parts).await {
@@ -175,23 +163,14 @@ impl Running {
         self.pipelines.iter().find(|slot| slot.config.name == name).and_then(Slot::handle)
     }
 
-    /// Waits until a pipeline has failed for good.
+    /// Waits until a pipeline has failed for good, those included that have not started yet.
     pub(crate) async fn any_failed(&self) -> String {
-        let mut ends = tokio::task::JoinSet::new();
-        for slot in self.pipelines.iter() {
-            if let Some(handle) = slot.handle() {
-                let name = slot.config.name.clone();
-                ends.spawn(async move { (name, handle.ended().await) });
-            }
+        let mut failures: futures::stream::FuturesUnordered<_> = self.pipelines.iter().map(Slot::failed).collect();
+        match failures.next().await {
+            Some(name) => name,
+            // No pipeline, no failure.
+            None => std::future::pending().await,
         }
-        while let Some(ended) = ends.join_next().await {
-            if let Ok((name, report)) = ended
-                && report.ending == Ending::Failed
-            {
-                return name;
-            }
-        }
-        std::future::pending().await
     }
 
     /// The bounded end: ingest and pipelines stop reading and finish, channels drain, state and LOCK go last.
@@ -200,10 +179,15 @@ impl Running {
         let bound = self.config.process.drain_timeout;
         let deadline = begun + bound;
         let share = CHANNELS_SHARE_MAX.min(bound / 2);
+        let grace = bound - share;
         for task in &self.waiting {
             task.abort();
         }
-        let grace = bound - share;
+        // One that is past its last wait starts its pipeline all the same: only behind its end is the list below whole.
+        let starters = futures::future::join_all(self.waiting);
+        if tokio::time::timeout_at((begun + grace).into(), starters).await.is_err() {
+            tracing::error!("a pipeline that is being started could not be stopped before the drain deadline");
+        }
         let serving = self.server.drain(self.config.server.drain_grace.min(bound / 2), begun + grace);
         let handles: Vec<_> = self
             .pipelines
@@ -213,7 +197,8 @@ impl Running {
         let ending = futures::future::join_all(
             handles.iter().map(|(handle, grace)| async move { handle.shutdown(*grace).await }),
         );
-        let (served, pipelines) = tokio::join!(serving, ending);
+        let (served, mut pipelines) = tokio::join!(serving, ending);
+        pipelines.extend(self.pipelines.iter().filter_map(Slot::report_without_start));
         let drained = self.storage.channels.drain(deadline).await;
         let storage = self.storage;
         // Closing waits for threads that are in the device; the runtime's own threads go on meanwhile.
@@ -228,30 +213,6 @@ impl Running {
             publishes_left: drained.left.iter().map(|left| left.queued + left.claimed).sum(),
             seconds: begun.elapsed().as_secs_f64(),
         }
-    }
-}
-
-impl Slot {
-    fn handle(&self) -> Option<PipelineHandle> {
-        match &*self.state.lock() {
-            SlotState::Started(handle) => Some(handle.clone()),
-            SlotState::Waiting(_) => None,
-        }
-    }
-
-    /// The pipeline's part of `/v1/status`, with the channels that `tail` and `publish` ask for.
-    fn status(&self) -> serde_json::Value {
-        let mut status = match &*self.state.lock() {
-            SlotState::Started(handle) => serde_json::to_value(handle.status()).unwrap_or_default(),
-            SlotState::Waiting(why) => serde_json::json!({
-                "name": self.config.name, "id": self.config.id, "state": "starting", "why": {"cause": why}, "sinks": [],
-            }),
-        };
-        if let Some(fields) = status.as_object_mut() {
-            fields.insert("source_channel".to_owned(), self.config.channel.clone().into());
-            fields.insert("dead_letter_channel".to_owned(), self.config.dead_letter_channel().into());
-        }
-        status
     }
 }
 
@@ -273,22 +234,55 @@ impl Starter {
         let handle = built.pipeline.start(self.state.clone(), &self.runtime).map_err(
             |landfall_engine::StartError::Plan(error)| pipelines::plan_finding(&slot.config, error, &self.source.text),
         )?;
-        *slot.state.lock() = SlotState::Started(handle);
+        slot.started(handle);
         Ok(())
     }
 
-    /// Waits for records, infers and pins the schema, starts.
+    /// Waits for records, infers and pins the schema, starts. Errors that pass are tried again; any other is the end of
+    /// this pipeline, and its slot says so.
     async fn infer_and_start(self) {
         let Some(slot) = self.slots.get(self.at) else { return };
-        let result = async {
-            let channel = self.channels.get(&slot.config.channel).context("the source channel is not open")?;
-            let schema = inference::infer_and_pin(&channel, &self.state, &slot.config).await?;
-            self.start(Some(schema)).map_err(|finding| anyhow::anyhow!(self.source.shown(&finding)))
-        };
-        if let Err(error) = result.await {
-            tracing::error!(pipeline = %slot.config.name, "not started: {error:#}");
-            *slot.state.lock() = SlotState::Waiting(format!("{error:#}"));
+        let mut delays = ExponentialBuilder::default()
+            .with_min_delay(INFER_AGAIN_MIN)
+            .with_max_delay(INFER_AGAIN_MAX)
+            .with_jitter()
+            .without_max_times()
+            .build();
+        loop {
+            // A panic that ended this task alone would leave the slot waiting for ever.
+            let why = match AssertUnwindSafe(self.attempt(slot)).catch_unwind().await {
+                Ok(Ok(())) => return,
+                Ok(Err(why)) => why,
+                Err(_) => {
+                    let cause = "inferring the schema panicked; the log has the place".to_owned();
+                    NotStarted { code: None, cause, is_passing: false }
+                }
+            };
+            let Some(delay) = delays.next().filter(|_| why.is_passing) else {
+                tracing::error!(pipeline = %slot.config.name, "failed before its start: {}", why.cause);
+                slot.fail(why);
+                return;
+            };
+            tracing::warn!(pipeline = %slot.config.name, again_in = ?delay, "not started yet: {}", why.cause);
+            slot.retrying(why);
+            tokio::time::sleep(delay).await;
         }
+    }
+
+    async fn attempt(&self, slot: &Slot) -> Result<(), NotStarted> {
+        // A try whose answer was lost may have pinned: what is pinned never changes by itself.
+        let schema = match inference::pinned(&self.state, &slot.config)? {
+            Some(schema) => schema,
+            None => {
+                let channel = self.channels.get(&slot.config.channel).context("the source channel is not open")?;
+                inference::infer_and_pin(&channel, &self.state, &slot.config).await?
+            }
+        };
+        self.start(Some(schema)).map_err(|finding| NotStarted {
+            code: Some(finding.code),
+            cause: self.source.shown(&finding).trim_end().to_owned(),
+            is_passing: false,
+        })
     }
 }
 
@@ -313,21 +307,9 @@ fn server_parts(
                 .collect()
         }),
         pipelines_lack: Arc::new(move || {
-            let mut lacking = BTreeMap::new();
-            for slot in lacks.iter() {
-                match &*slot.state.lock() {
-                    SlotState::Waiting(why) => {
-                        lacking.insert(slot.config.name.clone(), why.clone());
-                    }
-                    SlotState::Started(handle) => {
-                        use landfall_engine::PipelineState::{Failed, Starting, Stopped};
-                        let state = handle.state();
-                        if matches!(state, Starting | Failed | Stopped) {
-                            lacking.insert(slot.config.name.clone(), format!("{state:?}").to_lowercase());
-                        }
-                    }
-                }
-            }
+            let mut lacking: Vec<_> =
+                lacks.iter().filter_map(|slot| Some((slot.config.name.as_str(), slot.lack()?))).collect();
+            lacking.sort();
             lacking.into_iter().map(|(name, why)| format!("pipeline {name}: {why}")).collect()
         }),
         metrics,

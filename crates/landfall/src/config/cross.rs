@@ -1,10 +1,12 @@
 //! Checks of one key against another: names that must exist, limits that must fit each other.
 
+use std::path::Path;
+
 use landfall_types::{ByteSize, Durability};
 
 use super::finding::{Finding, codes};
 use super::section::{Findings, nearest};
-use super::sinks::SinkKind;
+use super::sinks::{SinkConfig, SinkKind};
 use super::{ChannelConfig, Config, Mark, PipelineConfig};
 
 pub(super) fn check(config: &Config, findings: &Findings) {
@@ -108,6 +110,12 @@ fn channel_exists(config: &Config, name: &str, mark: Mark, key: &str, findings: 
     findings.push(Finding::error(codes::UNDEFINED, Some(mark), text).help(help));
 }
 
+/// Whether two paths, taken from the working directory, name one place; links are not followed.
+fn same_place(a: &Path, b: &Path) -> bool {
+    let whole = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    whole(a) == whole(b)
+}
+
 fn pipeline_references(config: &Config, pipeline: &PipelineConfig, findings: &Findings) {
     let key = format!("pipelines.{}.from.channel", pipeline.name);
     channel_exists(config, &pipeline.channel, pipeline.channel_mark, &key, findings);
@@ -129,7 +137,7 @@ fn pipeline_references(config: &Config, pipeline: &PipelineConfig, findings: &Fi
         );
         findings.push(Finding::error(codes::CONTRADICTION, Some(channel.mark), text).help("use `durability: fsync`"));
     }
-    for sink in &pipeline.sinks {
+    for (at, sink) in pipeline.sinks.iter().enumerate() {
         match &sink.kind {
             SinkKind::Channel(to) => {
                 let key = format!("pipelines.{}.to.{}", pipeline.name, sink.name);
@@ -143,6 +151,23 @@ fn pipeline_references(config: &Config, pipeline: &PipelineConfig, findings: &Fi
                 }
             }
             SinkKind::Delta(delta) => {
+                let is_same = |other: &&SinkConfig| match &other.kind {
+                    SinkKind::Delta(other) => same_place(&other.path, &delta.path),
+                    SinkKind::Files(_) | SinkKind::Channel(_) => false,
+                };
+                if let Some(twin) = pipeline.sinks.iter().take(at).find(is_same) {
+                    let text = format!(
+                        "the sinks `{}` and `{}` of pipeline `{}` write to the same Delta table, {}",
+                        twin.name,
+                        sink.name,
+                        pipeline.name,
+                        delta.path.display()
+                    );
+                    findings.push(Finding::error(codes::CONTRADICTION, Some(sink.mark), text).help(
+                        "a table keeps one position per pipeline, so rows of one of the two would be taken for stored: \
+                         give each its own path, or make a second pipeline",
+                    ));
+                }
                 if delta.commit_every.is_some_and(|every| every >= pipeline.stalled_after) {
                     let text = format!(
                         "pipeline `{}`: `commit_every` is not below `stalled_after` ({})",

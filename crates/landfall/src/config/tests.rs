@@ -172,6 +172,23 @@ fn contradictions_name_both_sides_and_what_would_do() {
     assert!(config.is_some() && found[0].level == Level::Warning);
 }
 
+/// Would catch two sinks that write one table under one position, so that rows of one count as stored by the other (I7).
+#[test]
+fn two_sinks_of_a_pipeline_on_one_delta_table_are_refused() {
+    let to = |first: &str, second: &str| {
+        let sinks = format!("to: {{ a: {{ delta: {{ path: {first} }} }}, b: {{ delta: {{ path: {second} }} }} }}");
+        STOREFRONT.replace("to: { delta: { path: ./lake/orders } }", &sinks)
+    };
+    for (first, second) in [("./lake/orders", "./lake/orders"), ("lake/orders", "./lake/./orders/")] {
+        let source = to(first, second);
+        let found = findings(&source);
+        assert_eq!(found.len(), 1, "{}", render(&found, &source));
+        assert_eq!(found[0].code, codes::CONTRADICTION);
+        assert!(["`a`", "`b`", "`orders`"].iter().all(|word| found[0].text.contains(word)), "{}", found[0].text);
+    }
+    accepted(&to("./lake/orders", "./lake/orders2"));
+}
+
 /// Would catch a feature of a later version that is silently ignored.
 #[test]
 fn keys_of_later_versions_are_refused_by_name() {

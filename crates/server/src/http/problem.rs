@@ -48,6 +48,12 @@ impl Problem {
         self
     }
 
+    /// The same code in other words.
+    pub(crate) fn with_text(mut self, text: impl Into<String>) -> Self {
+        self.refusal.message = text.into();
+        self
+    }
+
     pub(crate) fn with_limit(mut self, limit: u64) -> Self {
         self.limit = Some(limit);
         self

@@ -12,11 +12,12 @@ use axum::response::Response;
 use bytes::Bytes;
 use futures::future::join_all;
 use http::HeaderMap;
-use landfall_channel::{Channel, PublishOptions, Record};
+use landfall_channel::{Channel, PublishOptions, Record, UnresolvedCause};
 use landfall_protocol::{IngestCode, Refusal};
 use landfall_types::{Code, Kind, PartitionId, Retry};
+use tokio::task::JoinError;
 
-use crate::core::{Core, draining};
+use crate::core::Core;
 use crate::http::outcome::{self, Group, Wanted};
 use crate::http::query::Parameters;
 use crate::http::{Problem, body, channel, records, syntax};
@@ -48,8 +49,17 @@ pub(crate) async fn publish(
     })?;
     let plan = Plan::of(&core, &channel, records, request_key)?;
     let wanted = Wanted { each, records: plan.count, keyed: plan.keyed };
-    let groups = tokio::spawn(carry_out(core, channel.clone(), plan, account)).await.map_err(|_| draining())?;
+    let published = tokio::spawn(carry_out(core, channel.clone(), plan, account)).await;
+    let groups = published.map_err(|lost| without_word(&lost))?;
     Ok(outcome::response(channel.durability(), wanted, groups))
+}
+
+/// The publish's task ended by a panic, or with the runtime. What it had handed over may be committed (I3).
+fn without_word(lost: &JoinError) -> Problem {
+    tracing::error!(cause = %lost, "a publish ended without telling its outcome");
+    Problem::of(&UnresolvedCause::CommitterLost).with_text(
+        "the publish ended without telling its outcome, and records of it may be stored: retry with the same key",
+    )
 }
 
 /// `Idempotency-Key`, without its quotes.
@@ -188,4 +198,20 @@ async fn carry_out(core: Arc<Core>, channel: Channel, plan: Plan, account: Arc<A
         core.meters.records(group.meter(), group.places.len() as u64);
     }
     groups
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Would catch "not stored" for records that a publish had handed over before its task died (I3).
+    #[tokio::test]
+    async fn a_publish_whose_task_died_is_unresolved() {
+        let task = tokio::spawn(std::future::pending::<()>());
+        task.abort();
+        let lost = task.await.expect_err("it was aborted");
+        let problem = without_word(&lost);
+        assert!(problem.is_unresolved());
+        assert_eq!(problem.status(), http::StatusCode::SERVICE_UNAVAILABLE);
+    }
 }
