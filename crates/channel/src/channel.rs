@@ -65,6 +65,8 @@ pub(crate) struct ChannelShared {
     /// None: class `memory`, which has no file.
     pub(crate) dir: Option<PathBuf>,
     pub(crate) identity: Mutex<Identity>,
+    /// The record type that is being made durable.
+    pub(crate) decided_format: Mutex<Option<RecordFormat>>,
     /// For records without a key: stays with a partition for a while, then moves on.
     pub(crate) rotation: AtomicU64,
     pub(crate) open_subscriptions: Arc<AtomicU32>,
@@ -107,10 +109,16 @@ impl Channel {
 
     /// Fixes the record type durably, unless it is fixed already; gives the one in force. Blocks on I/O.
     pub fn fix_format(&self, format: RecordFormat) -> Result<RecordFormat, OpenError> {
+        // The first caller decides, in memory; whoever agrees writes the same file, so that no lock is held over the
+        // write and none of them returns before one is durable (I1, I5).
         let identity = {
             let known = self.shared.identity.lock();
             if let Some(fixed) = known.format {
                 return Ok(fixed);
+            }
+            let decided = *self.shared.decided_format.lock().get_or_insert(format);
+            if decided != format {
+                return Ok(decided);
             }
             Identity { format: Some(format), ..known.clone() }
         };
@@ -161,12 +169,18 @@ impl Channel {
         self.partition(partition).map(|partition| partition.log_start())
     }
 
+    /// The partition, if anything can be read from it: one that did not open is not an empty one (C14).
     fn readable(&self, partition: PartitionId) -> Result<&Arc<Partition>, ReadError> {
-        self.partition(partition).ok_or_else(|| ReadError::UnknownPartition {
+        let partition = self.partition(partition).ok_or_else(|| ReadError::UnknownPartition {
             channel: Arc::clone(&self.shared.name),
             partition,
             partitions: self.partitions(),
-        })
+        })?;
+        if partition.reader().is_none() {
+            let cause = partition.condition().cause.unwrap_or_else(|| "not open".into());
+            return Err(ReadError::NotOpen { partition: partition.id, cause });
+        }
+        Ok(partition)
     }
 
     /// Reads a partition from a start on, for ever.

@@ -237,6 +237,7 @@ impl Channels {
                 schemas,
                 dir,
                 identity: Mutex::new(identity),
+                decided_format: Mutex::new(None),
                 rotation: AtomicU64::new(0),
                 open_subscriptions: Arc::clone(&shared.open_subscriptions),
                 subscriptions_max: shared.process.subscriptions,

@@ -102,7 +102,8 @@ impl Identity {
     /// Writes it durably: a crash leaves the old one or this one.
     pub(crate) fn write(&self, dir: &Path) -> Result<(), OpenError> {
         let path = dir.join(FILE);
-        let fresh = dir.join(format!("{FILE}.new"));
+        // A name of its own: several may write at once.
+        let fresh = dir.join(format!("{FILE}.{:08x}.new", rand::random::<u32>()));
         let failed = |step: &'static str, path: &PathBuf| {
             let path = path.clone();
             move |source| OpenError::Failed { step, path, source }

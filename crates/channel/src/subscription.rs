@@ -140,10 +140,6 @@ impl Subscription {
         options: SubscribeOptions,
         place: SubscriptionPlace,
     ) -> Result<Subscription, ReadError> {
-        if partition.reader().is_none() {
-            let cause = partition.condition().cause.unwrap_or_else(|| "not open".into());
-            return Err(ReadError::NotOpen { partition: partition.id, cause });
-        }
         let cursor = match start {
             Start::Earliest | Start::Time(_) => partition.log_start(),
             Start::Latest => partition.tail.get(),

@@ -113,10 +113,11 @@ impl DeltaWriter {
             note(&turn, &opened, &full, &held);
             (turn, outcome)
         });
+        // The group went with the task, and nobody can say whether its commit is in: all of it is read again from the
+        // positions that the table holds (I7).
         let (mut turn, outcome) = task.await.map_err(|error| BarrierError {
-            error: SinkError::Later {
-                code: code::UNAVAILABLE,
-                after: None,
+            error: SinkError::Unknown {
+                code: code::GROUP_LOST,
                 text: format!("the commit of shard {} ended: {error}", self.shard.0),
             },
             lost: Vec::new(),

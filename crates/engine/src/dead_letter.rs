@@ -247,7 +247,7 @@ impl LetterQueue {
     }
 
     /// The next parcel, as the worker would take it.
-    #[cfg(test)]
+    #[cfg(all(test, not(feature = "loom")))]
     pub(crate) fn take_for_test(&self) -> Option<Parcel> {
         self.inside.lock().parcels.pop_front()
     }

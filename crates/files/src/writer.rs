@@ -28,19 +28,31 @@ pub(crate) struct FilesWriter {
     commands: Mutex<Option<mpsc::Sender<Command>>>,
     wants_barrier: Arc<AtomicBool>,
     fill: Arc<Mutex<Fill>>,
+    /// The thread has died with a group of which nobody can say what is published. Until the reset, batches are taken
+    /// and not written, so that the barrier can say that all of it is lost (I7).
+    is_lost: AtomicBool,
 }
 
 impl FilesWriter {
     pub(crate) fn new(id: ShardId, shared: Arc<Shared>) -> Self {
         let fill = shared.track_fill();
-        FilesWriter { id, shared, commands: Mutex::new(None), wants_barrier: Arc::default(), fill }
+        FilesWriter {
+            id,
+            shared,
+            commands: Mutex::new(None),
+            wants_barrier: Arc::default(),
+            fill,
+            is_lost: AtomicBool::new(false),
+        }
     }
 
     /// The thread's inbox; the thread is started with the first command, when the sink is open.
     fn commands(&self) -> Result<mpsc::Sender<Command>, SinkError> {
         let mut commands = self.commands.lock();
-        if let Some(sender) = commands.as_ref().filter(|sender| !sender.is_closed()) {
-            return Ok(sender.clone());
+        match commands.take() {
+            Some(sender) if !sender.is_closed() => return Ok(commands.insert(sender).clone()),
+            Some(_) => self.lose(),
+            None => {}
         }
         let cx = self.shared.shard_cx(self.id)?;
         // Calls come one at a time, and a cancelled one may still be on its way.
@@ -59,11 +71,24 @@ impl FilesWriter {
         SinkError::Later { code: code::UNAVAILABLE, after: None, text }
     }
 
+    fn lose(&self) {
+        self.is_lost.store(true, Ordering::Release);
+        self.wants_barrier.store(true, Ordering::Release);
+    }
+
+    fn lost(&self) -> BarrierError {
+        let text = format!("the thread of shard {} died with a group; its rows are read again", self.id.0);
+        BarrierError { error: SinkError::Unknown { code: code::GROUP_LOST, text }, lost: Vec::new() }
+    }
+
     async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, SinkError> {
         let (done, answer) = oneshot::channel();
-        let ended = |_| self.gone("its thread has ended");
-        self.commands()?.send(command(done)).await.map_err(|_| self.gone("its thread has ended"))?;
-        answer.await.map_err(ended)
+        let ended = || {
+            self.lose();
+            self.gone("its thread has ended")
+        };
+        self.commands()?.send(command(done)).await.map_err(|_| ended())?;
+        answer.await.map_err(|_| ended())
     }
 }
 
@@ -104,14 +129,25 @@ impl ShardWriter for FilesWriter {
                 return Ok(Written::AlreadyThere);
             }
             let (id, parts, covers) = (batch.id, batch.parts.clone(), batch.covers.clone());
-            self.ask(|done| Command::Write { id, parts, covers, done }).await?;
+            if !self.is_lost.load(Ordering::Acquire) {
+                let written = self.ask(|done| Command::Write { id, parts, covers, done }).await;
+                if !self.is_lost.load(Ordering::Acquire) {
+                    written?;
+                }
+            }
             Ok(Written::Accepted)
         })
     }
 
     fn barrier<'a>(&'a self) -> BoxFuture<'a, Result<Settled, BarrierError>> {
         Box::pin(async move {
+            if self.is_lost.load(Ordering::Acquire) {
+                return Err(self.lost());
+            }
             let outcome = self.ask(|done| Command::Barrier { done }).await;
+            if self.is_lost.load(Ordering::Acquire) {
+                return Err(self.lost());
+            }
             let settled = outcome.map_err(|error| BarrierError { error, lost: Vec::new() })??;
             self.shared.moved(&settled.positions);
             Ok(settled)
@@ -135,6 +171,9 @@ impl ShardWriter for FilesWriter {
         Box::pin(async move {
             // A thread that has ended, or was never started, has nothing to forget.
             let _ = self.ask(|done| Command::Reset { done }).await;
+            if self.is_lost.swap(false, Ordering::AcqRel) {
+                self.wants_barrier.store(false, Ordering::Release);
+            }
         })
     }
 }

@@ -158,7 +158,7 @@ pub(crate) async fn run(args: &TopArgs) -> anyhow::Result<Exit> {
         let mut out = std::io::stdout().lock();
         if terminal {
             // Home, then clear what is below: no flicker, no scrolling.
-            write!(out, "\u{1b}[H\u{1b}[J{shown}\n")?;
+            writeln!(out, "\u{1b}[H\u{1b}[J{shown}")?;
         } else {
             writeln!(out, "{shown}\n")?;
         }

@@ -336,7 +336,7 @@ impl Opening {
         if torn_bytes > 0 {
             tracing::warn!(
                 dir = %catalog.dir.display(), tail = tail.0, torn_bytes,
-                "a torn tail was cut; nothing acknowledged was in it"
+                "a torn tail was cut: bytes of a turn that the disk does not hold whole and that no later one confirms"
             );
         }
         for stray in &directory.strays {

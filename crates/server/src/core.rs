@@ -99,6 +99,9 @@ impl Core {
         if table.is_empty() || table.len() > MAX_TABLE_NAME_BYTES {
             return Err(unknown(": a table name has 1 to 255 bytes"));
         }
+        if is_of_a_pipeline(table) {
+            return Err(unknown(": dead letters are written by their pipeline alone"));
+        }
         let channels = &self.parts.channels;
         if let Some(name) = self.options.tables.get(table) {
             return channels.get(name).ok_or_else(|| {
@@ -169,4 +172,9 @@ pub(crate) fn draining() -> Refusal {
 pub(crate) fn shown(name: &str) -> String {
     let cut: String = name.chars().take(MAX_TABLE_NAME_BYTES).collect();
     cut.escape_debug().to_string()
+}
+
+/// Whether only a pipeline may write to the channel: a forged letter would be published again like a real one.
+pub(crate) fn is_of_a_pipeline(name: &str) -> bool {
+    name.starts_with("_dead_letters.")
 }

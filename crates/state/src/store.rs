@@ -210,7 +210,10 @@ impl Database {
     /// After a failed commit the library refuses further writes, and the transaction may be durable or not: the next
     /// request looks again from the file.
     fn give_up(&self) {
-        *self.held.write() = Held::Failed;
+        let mut held = self.held.write();
+        if matches!(*held, Held::Open(_)) {
+            *held = Held::Failed;
+        }
     }
 
     pub(crate) fn close(&self) {
@@ -228,20 +231,12 @@ impl Database {
     /// Raises the owner number durably.
     pub(crate) fn take_over(&self) -> Result<u64, StateError> {
         let database = self.current_or_reopened()?;
-        let transaction = database.begin_write().map_err(failed)?;
-        let owner = {
-            let mut table = transaction.open_table(Table::new(OWNER_TABLE)).map_err(failed)?;
-            let owner = stored_owner(&table)?.checked_add(1).ok_or_else(|| failed("owner numbers are exhausted"))?;
-            table.insert(OWNER_KEY, owner.to_le_bytes().as_slice()).map_err(failed)?;
-            owner
-        };
-        match transaction.commit() {
-            Ok(()) => Ok(owner),
-            Err(error) => {
-                self.give_up();
-                Err(failed(error))
-            }
-        }
+        self.or_give_up(next_owner(&database))
+    }
+
+    /// An engine that has met an I/O error answers with it for ever: the file is opened anew before the next commit.
+    fn or_give_up<T>(&self, outcome: Result<T, StateError>) -> Result<T, StateError> {
+        outcome.inspect_err(|_| self.give_up())
     }
 
     /// One durable transaction for all requests; those of an older owner are left out of it and refused.
@@ -257,28 +252,7 @@ impl Database {
 
     fn try_commit(&self, requests: &[(&[Change], u64)]) -> Result<Vec<Result<(), StateError>>, StateError> {
         let database = self.current_or_reopened()?;
-        let transaction = database.begin_write().map_err(failed)?;
-        let current = stored_owner(&transaction.open_table(Table::new(OWNER_TABLE)).map_err(failed)?)?;
-        let mut outcomes = Vec::with_capacity(requests.len());
-        for (changes, owner) in requests {
-            if *owner != current {
-                outcomes.push(Err(StateError::StaleOwner { given: *owner, current }));
-                continue;
-            }
-            for change in *changes {
-                let mut table = transaction.open_table(Table::new(change.table)).map_err(failed)?;
-                match &change.value {
-                    Some(value) => table.insert(change.key.as_ref(), value.as_ref()).map_err(failed)?,
-                    None => table.remove(change.key.as_ref()).map_err(failed)?,
-                };
-            }
-            outcomes.push(Ok(()));
-        }
-        if let Err(error) = transaction.commit() {
-            self.give_up();
-            return Err(failed(error));
-        }
-        Ok(outcomes)
+        self.or_give_up(write_all(&database, requests))
     }
 
     pub(crate) fn read(&self, table: &str, key: &[u8]) -> Result<Option<Bytes>, StateError> {
@@ -320,6 +294,43 @@ fn open_file(path: &Path) -> Result<redb::Database, StateError> {
         Ok(Err(error)) => Err(unreadable(error.to_string())),
         Err(_) => Err(unreadable("the file is damaged".to_owned())),
     }
+}
+
+fn next_owner(database: &redb::Database) -> Result<u64, StateError> {
+    let transaction = database.begin_write().map_err(failed)?;
+    let owner = {
+        let mut table = transaction.open_table(Table::new(OWNER_TABLE)).map_err(failed)?;
+        let owner = stored_owner(&table)?.checked_add(1).ok_or_else(|| failed("owner numbers are exhausted"))?;
+        table.insert(OWNER_KEY, owner.to_le_bytes().as_slice()).map_err(failed)?;
+        owner
+    };
+    transaction.commit().map_err(failed)?;
+    Ok(owner)
+}
+
+fn write_all(
+    database: &redb::Database,
+    requests: &[(&[Change], u64)],
+) -> Result<Vec<Result<(), StateError>>, StateError> {
+    let transaction = database.begin_write().map_err(failed)?;
+    let current = stored_owner(&transaction.open_table(Table::new(OWNER_TABLE)).map_err(failed)?)?;
+    let mut outcomes = Vec::with_capacity(requests.len());
+    for (changes, owner) in requests {
+        if *owner != current {
+            outcomes.push(Err(StateError::StaleOwner { given: *owner, current }));
+            continue;
+        }
+        for change in *changes {
+            let mut table = transaction.open_table(Table::new(change.table)).map_err(failed)?;
+            match &change.value {
+                Some(value) => table.insert(change.key.as_ref(), value.as_ref()).map_err(failed)?,
+                None => table.remove(change.key.as_ref()).map_err(failed)?,
+            };
+        }
+        outcomes.push(Ok(()));
+    }
+    transaction.commit().map_err(failed)?;
+    Ok(outcomes)
 }
 
 fn stored_owner(table: &impl ReadableTable<&'static [u8], &'static [u8]>) -> Result<u64, StateError> {

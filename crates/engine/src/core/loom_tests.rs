@@ -39,15 +39,18 @@ fn a_wake_between_check_and_park_is_never_lost() {
 /// Would catch a last hold that sees an old head while the harvest sees an old count: nobody would come again.
 #[test]
 fn a_resolved_head_is_never_missed() {
-    loom::model(|| {
+    let mut model = loom::model::Builder::new();
+    // Three threads and many steps: all interleavings with up to two preemptions, which is where such faults lie.
+    model.preemption_bound = Some(2);
+    model.check(|| {
         let (mut issuer, mut harvester, waker) = fresh();
+        waker.own();
         let (first, second) = (issue(&mut issuer), issue(&mut issuer));
         let one = thread::spawn(move || first.deliver());
         let two = thread::spawn(move || second.deliver());
-        waker.own();
         // The controller's loop: harvest, then sleep until a head is resolved.
         loop {
-            harvester.harvest(|_| {});
+            assert!(harvester.harvest(|_| {}).failed.is_empty());
             if harvester.watermark(1) == Place::of(Offset(2)) && harvester.watermark(0) == Place::of(Offset(2)) {
                 break;
             }

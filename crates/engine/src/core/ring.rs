@@ -5,8 +5,8 @@
 //! and neither can be cloned. Per sink (0 is the chain) a slot has a number of holds, a status and its books (E113).
 //!
 //! No head is missed (E80): the last hold loads the sink's head after its decrement and wakes the controller if its
-//! slot is the head; the harvest stores the head, then loads the next slot's holds. All four are sequentially
-//! consistent, so one of the two sees the other. A slot is reused only past the least head, where no hold is left.
+//! slot is the head; the harvest stores the head, then loads the next slot's holds. A sequentially consistent fence lies
+//! between the two steps of each, so one of the two sees the other. A slot is reused only past the least head, where no hold is left.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use landfall_types::{Epoch, PartitionId, Place};
 use parking_lot::Mutex;
 
-use super::sync::{Arc, AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use super::sync::{Arc, AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 use super::{Ack, FailCause, Wake, Waker};
 
 const DELIVERED: u8 = 1;
@@ -160,8 +160,11 @@ impl Shared {
         } else {
             cell.status.fetch_max(DELIVERED, Ordering::Release);
         }
-        if cell.holds.fetch_sub(1, Ordering::SeqCst) == 1 && self.heads[sink].load(Ordering::SeqCst) == sequence {
-            self.controller.wake(Wake::RESOLVED);
+        if cell.holds.fetch_sub(1, Ordering::AcqRel) == 1 {
+            fence(Ordering::SeqCst);
+            if self.heads[sink].load(Ordering::Relaxed) == sequence {
+                self.controller.wake(Wake::RESOLVED);
+            }
         }
     }
 
@@ -293,9 +296,10 @@ impl Issuer {
             return true;
         }
         // The flag is raised before the second look, and the harvest advances before it reads the flag.
-        self.shared.is_gated.store(true, Ordering::SeqCst);
-        let advanced = self.shared.advanced.load(Ordering::SeqCst);
-        let passed = self.shared.bytes_advanced.load(Ordering::SeqCst);
+        self.shared.is_gated.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let advanced = self.shared.advanced.load(Ordering::Acquire);
+        let passed = self.shared.bytes_advanced.load(Ordering::Relaxed);
         open(advanced, passed)
     }
 
@@ -397,7 +401,7 @@ pub(crate) struct Harvest {
 
 impl Harvester {
     /// How a slot of a sink was resolved: delivered or failed; `None` while something is held.
-    #[cfg(test)]
+    #[cfg(all(test, not(feature = "loom")))]
     pub(crate) fn outcome(&self, sequence: u64, sink: usize) -> Option<bool> {
         let cell = self.shared.cell(sequence, sink);
         let is_resolved = cell.holds.load(Ordering::SeqCst) == 0;
@@ -420,7 +424,7 @@ impl Harvester {
                 let sequence = self.heads[sink];
                 let slot = self.shared.slot(sequence);
                 let cell = &slot.cells[sink];
-                if cell.holds.load(Ordering::SeqCst) != 0 {
+                if cell.holds.load(Ordering::Acquire) != 0 {
                     break;
                 }
                 if cell.status.load(Ordering::Acquire) != DELIVERED {
@@ -447,7 +451,8 @@ impl Harvester {
                     },
                 });
                 self.heads[sink] += 1;
-                self.shared.heads[sink].store(self.heads[sink], Ordering::SeqCst);
+                self.shared.heads[sink].store(self.heads[sink], Ordering::Relaxed);
+                fence(Ordering::SeqCst);
             }
         }
         let least = self.heads.iter().copied().min().unwrap_or(0);
@@ -456,9 +461,10 @@ impl Harvester {
             let passed: u64 =
                 (advanced..least).map(|sequence| self.shared.slot(sequence).bytes.load(Ordering::Relaxed)).sum();
             // Read before the slots are given back: the issuer may write them from then on.
-            self.shared.bytes_advanced.fetch_add(passed, Ordering::SeqCst);
-            self.shared.advanced.store(least, Ordering::SeqCst);
-            found.reopens = self.shared.is_gated.swap(false, Ordering::SeqCst);
+            self.shared.bytes_advanced.fetch_add(passed, Ordering::Relaxed);
+            self.shared.advanced.store(least, Ordering::Release);
+            fence(Ordering::SeqCst);
+            found.reopens = self.shared.is_gated.swap(false, Ordering::AcqRel);
         }
         found
     }

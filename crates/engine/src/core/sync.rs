@@ -2,12 +2,12 @@
 
 #[cfg(feature = "loom")]
 pub(crate) use loom::{
-    sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, fence},
     thread,
 };
 pub(crate) use std::sync::Arc;
 #[cfg(not(feature = "loom"))]
 pub(crate) use std::{
-    sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, fence},
     thread,
 };

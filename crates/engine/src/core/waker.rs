@@ -1,9 +1,10 @@
 //! The waker of a driver or controller: a word of reason bits and one parking place (E4).
 //!
 //! A producer sets its bit, then unparks only if the owner announced that it sleeps; the owner announces sleep, reads
-//! the bits again, then parks until its next timer. So no wake is lost, and none is needed twice.
+//! the bits again, then parks until its next timer. A fence lies between the two steps of each, so one of them sees the
+//! other: no wake is lost, and none is needed twice.
 
-use super::sync::{AtomicBool, AtomicU32, Ordering, thread};
+use super::sync::{AtomicBool, AtomicU32, Ordering, fence, thread};
 
 /// Why a thread is woken; a set of bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,8 +55,9 @@ impl Waker {
 
     /// Sets the bits and wakes the owner if it sleeps.
     pub(crate) fn wake(&self, why: Wake) {
-        self.bits.fetch_or(why.0, Ordering::SeqCst);
-        if self.is_asleep.swap(false, Ordering::SeqCst) {
+        self.bits.fetch_or(why.0, Ordering::AcqRel);
+        fence(Ordering::SeqCst);
+        if self.is_asleep.load(Ordering::Relaxed) && self.is_asleep.swap(false, Ordering::AcqRel) {
             let owner = self.owner.lock().clone();
             if let Some(owner) = owner {
                 owner.unpark();
@@ -65,32 +67,34 @@ impl Waker {
 
     /// Takes the bits that are set.
     pub(crate) fn take(&self) -> Wake {
-        Wake(self.bits.swap(0, Ordering::SeqCst))
+        Wake(self.bits.swap(0, Ordering::AcqRel))
     }
 
     /// Parks until a bit is set or `timeout` has passed (`None`: no timer), and takes the bits.
     #[cfg(not(feature = "loom"))]
     pub(crate) fn park(&self, timeout: Option<std::time::Duration>) -> Wake {
-        self.is_asleep.store(true, Ordering::SeqCst);
-        if self.bits.load(Ordering::SeqCst) == 0 {
+        self.is_asleep.swap(true, Ordering::AcqRel);
+        fence(Ordering::SeqCst);
+        if self.bits.load(Ordering::Relaxed) == 0 {
             // A spurious return is harmless: the owner finds no bit and goes round once more.
             match timeout {
                 Some(timeout) => thread::park_timeout(timeout),
                 None => thread::park(),
             }
         }
-        self.is_asleep.store(false, Ordering::SeqCst);
+        self.is_asleep.swap(false, Ordering::AcqRel);
         self.take()
     }
 
     /// The same without timers, which loom does not have.
     #[cfg(feature = "loom")]
     pub(crate) fn park(&self, _timeout: Option<std::time::Duration>) -> Wake {
-        self.is_asleep.store(true, Ordering::SeqCst);
-        if self.bits.load(Ordering::SeqCst) == 0 {
+        self.is_asleep.swap(true, Ordering::AcqRel);
+        fence(Ordering::SeqCst);
+        if self.bits.load(Ordering::Relaxed) == 0 {
             thread::park();
         }
-        self.is_asleep.store(false, Ordering::SeqCst);
+        self.is_asleep.swap(false, Ordering::AcqRel);
         self.take()
     }
 }

@@ -32,9 +32,9 @@ struct Plan {
 
 pub(super) fn run(args: &BenchArgs, workspace: &Workspace, runtime: &Runtime) -> anyhow::Result<bool> {
     let plan = if args.quick {
-        Plan { rounds: 2, round: Duration::from_millis(100) }
+        Plan { rounds: 2, round: Duration::from_millis(50) }
     } else {
-        Plan { rounds: 6, round: Duration::from_millis(1_000) }
+        Plan { rounds: 40, round: Duration::from_millis(100) }
     };
     let mut raw = RawLog::prepare(&workspace.path.join("raw"), RAW_FILE_BYTES)?;
     let data_dir = workspace.folder("data")?;
@@ -74,32 +74,19 @@ fn case(
     runtime: &Runtime,
 ) -> anyhow::Result<(Line, Option<Line>)> {
     let batch: Vec<u8> = (0..publishers).flat_map(|at| payload(at as u64, 0).to_vec()).collect();
-    let (mut ours, mut limit, mut our_latency, mut raw_latency) = (vec![], vec![], vec![], vec![]);
-    let mut verified = true;
+    let (mut rates, mut latencies, mut verified) = (Vec::new(), Vec::new(), true);
     for round in 0..=plan.rounds {
-        let (rate, latencies) = raw_round(raw, &batch, publishers, plan.round)?;
+        let (raw_rate, raw_latencies) = raw_round(raw, &batch, publishers, plan.round)?;
         let published = runtime.block_on(our_round(channel, publishers, round as u64, plan.round))?;
         verified &= runtime.block_on(reads_back(channel, &published))?;
         if round > 0 {
-            limit.push(rate);
-            ours.push(published.records.len() as f64 / published.took.as_secs_f64());
-            raw_latency.extend(latencies);
-            our_latency.extend(published.latencies_us);
+            rates.push((published.records.len() as f64 / published.took.as_secs_f64(), raw_rate));
+            latencies.push((median(&published.latencies_us), median(&raw_latencies)));
         }
     }
-    let line = |case: String, value: f64, unit, against_value: f64| Line {
-        bench: "channel",
-        case,
-        value,
-        unit,
-        against: AGAINST,
-        against_value,
-        ratio: value / against_value,
-        verified,
-    };
-    let rate = line(format!("publishers={publishers}"), median(&ours), "records/s", median(&limit));
+    let rate = Line::of("channel", format!("publishers={publishers}"), "records/s", AGAINST, &rates, verified);
     let latency = (publishers == 1)
-        .then(|| line("lone publish p50".to_owned(), median(&our_latency), "us", median(&raw_latency)));
+        .then(|| Line::of("channel", "lone publish p50".to_owned(), "us", AGAINST, &latencies, verified));
     Ok((rate, latency))
 }
 

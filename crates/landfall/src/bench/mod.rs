@@ -1,7 +1,9 @@
 //! `landfall bench`: each measure against its limit in the same run, contents verified.
 //!
-//! Rounds of ours and of the limit alternate, so that a disk or a neighbour that slows down slows both; the first
-//! pair is dropped; a case's value is the median of its rounds.
+//! Rounds of ours and of the limit alternate in short pairs, and the ratio is the median of the pairs' own ratios: a
+//! disk that changes between fast and slow by the second would otherwise show one side fast and the other slow. The
+//! first pair is dropped. The middle nine tenths of the pairs' ratios stand beside the ratio (`ratio_low`,
+//! `ratio_high`): where they lie far apart, the machine was too busy for the ratio to mean anything.
 
 mod channel;
 mod pipeline;
@@ -26,16 +28,45 @@ pub(crate) struct Line {
     against: &'static str,
     against_value: f64,
     ratio: f64,
+    ratio_low: f64,
+    ratio_high: f64,
+    pairs: usize,
     verified: bool,
 }
 
 impl Line {
+    /// A case of `pairs`: ours and the limit's, measured next to each other.
+    fn of(
+        bench: &'static str,
+        case: String,
+        unit: &'static str,
+        against: &'static str,
+        pairs: &[(f64, f64)],
+        verified: bool,
+    ) -> Line {
+        let ratios: Vec<f64> = pairs.iter().map(|(ours, limit)| ours / limit).collect();
+        let of = |pick: fn(&(f64, f64)) -> f64| median(&pairs.iter().map(pick).collect::<Vec<_>>());
+        Line {
+            bench,
+            case,
+            value: of(|pair| pair.0),
+            unit,
+            against,
+            against_value: of(|pair| pair.1),
+            ratio: median(&ratios),
+            ratio_low: quantile(&ratios, 0.05),
+            ratio_high: quantile(&ratios, 0.95),
+            pairs: pairs.len(),
+            verified,
+        }
+    }
+
     fn print(&self, json: bool) -> anyhow::Result<()> {
         if json {
             stdout::line(serde_json::to_string(self)?)?;
         } else {
             stdout::line(format!(
-                "{:<9} {:<22} {:>12.1} {:<10} against {:<34} {:>12.1}   ratio {:.2}   {}",
+                "{:<9} {:<22} {:>12.1} {:<10} against {:<34} {:>12.1}   ratio {:.2} ({:.2} to {:.2})   {}",
                 self.bench,
                 self.case,
                 self.value,
@@ -43,6 +74,8 @@ impl Line {
                 self.against,
                 self.against_value,
                 self.ratio,
+                self.ratio_low,
+                self.ratio_high,
                 if self.verified { "verified" } else { "NOT VERIFIED" }
             ))?;
         }
@@ -89,6 +122,14 @@ impl Drop for Workspace {
     }
 }
 
+/// The value below which a fraction of all lies; the nearest one there is.
+fn quantile(values: &[f64], fraction: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let at = (fraction * sorted.len().saturating_sub(1) as f64).round() as usize;
+    sorted.get(at).copied().unwrap_or(0.0)
+}
+
 fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -112,5 +153,18 @@ mod tests {
         assert_eq!(median(&[3.0, 1.0, 100.0]), 3.0);
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
         assert_eq!(median(&[]), 0.0);
+        assert_eq!(quantile(&[5.0, 1.0, 3.0], 0.05), 1.0);
+        assert_eq!(quantile(&[5.0, 1.0, 3.0], 0.95), 5.0);
+    }
+
+    /// Would catch a ratio of medians: a disk that is slow in every other pair makes that one 10 here, though both
+    /// sides are equally fast in each pair.
+    #[test]
+    fn a_ratio_is_that_of_neighbours_in_time() {
+        let pairs = [(100.0, 100.0), (10.0, 10.0), (100.0, 100.0), (10.0, 10.0), (100.0, 100.0)];
+        let line = Line::of("b", "c".to_owned(), "u", "a", &pairs, true);
+        assert_eq!((line.ratio, line.ratio_low, line.ratio_high, line.pairs), (1.0, 1.0, 1.0, 5));
+        let apart = Line::of("b", "c".to_owned(), "u", "a", &[(100.0, 10.0), (10.0, 100.0), (50.0, 50.0)], true);
+        assert!(apart.ratio_low < 0.2 && apart.ratio_high > 5.0, "a busy machine shows in the interval");
     }
 }

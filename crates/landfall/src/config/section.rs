@@ -357,7 +357,7 @@ pub(crate) fn nearest<'w>(written: &str, words: &[&'w str]) -> Option<&'w str> {
 pub(crate) fn spell(duration: Duration) -> String {
     let micros = duration.as_micros();
     let units = [(86_400_000_000, "d"), (3_600_000_000, "h"), (60_000_000, "m"), (1_000_000, "s"), (1_000, "ms")];
-    match units.iter().find(|(factor, _)| micros >= *factor && micros % factor == 0) {
+    match units.iter().find(|(factor, _)| micros >= *factor && micros.is_multiple_of(*factor)) {
         Some((factor, unit)) => format!("{}{unit}", micros / factor),
         None if micros == 0 => "0s".to_owned(),
         None => format!("{micros}us"),

@@ -195,7 +195,14 @@ fn read_delta(section: &Section<'_>) -> Option<DeltaConfig> {
     section.not_yet("optimize", "run it with your own tool; foreign commits are welcome");
     section.not_yet("vacuum", "run it with your own tool; foreign commits are welcome");
     section.not_yet("options", "remove it: local tables have none");
-    let path = section.text("path").map(PathBuf::from);
+    let written = section.text("path");
+    // Taken as a path, `s3://bucket/table` would be a folder named `s3:` that nobody looks into.
+    if let Some((scheme, _)) = written.and_then(|path| path.split_once("://")) {
+        let text = format!("`{}.path` is a `{scheme}` address; this version lands in local folders", section.path());
+        let mark = section.mark_of("path");
+        section.findings().push(Finding::error(codes::NOT_YET, Some(mark), text).help("write a path like ./lake/NAME"));
+    }
+    let path = written.map(PathBuf::from);
     if path.is_none() {
         section.missing("path", "./lake/NAME");
     }

@@ -182,7 +182,9 @@ pub(crate) fn parse(source: &str, variable: &dyn Fn(&str) -> Option<String>) -> 
     if source.trim().is_empty() {
         return Ok(Node { mark: Mark::default(), value: Value::Map(Vec::new()) });
     }
-    let mut root: Node = match serde_saphyr::from_str::<Spanned<Value>>(source) {
+    // YAML 1.2: `off`, `on`, `yes` and `no` are words, and some of our choices are called so.
+    let options = serde_saphyr::options! { strict_booleans: true };
+    let mut root: Node = match serde_saphyr::from_str_with_options::<Spanned<Value>>(source, options) {
         Ok(spanned) => Node::from(spanned),
         Err(error) => {
             let mark = error.location().map(|location| Mark::of(&location));

@@ -93,7 +93,7 @@ server:
 channels:
   {CHANNEL}:
     partitions: 2
-    validate: "off"                # broken records get in and become dead letters
+    validate: off                  # broken records get in and become dead letters
 pipelines:
   {PIPELINE}:
     from: {{ channel: {CHANNEL} }}

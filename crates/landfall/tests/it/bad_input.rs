@@ -240,7 +240,7 @@ fn publish_until_refused(
 fn no_room_on_the_disk_is_a_definite_refusal() {
     let reserve = "process: { channels: { disk_reserve: 1TiB }, drain_timeout: 15s }";
     let site = Site::with(&STOREFRONT.replace("process: { drain_timeout: 15s }", reserve));
-    let free = rustix::fs::statvfs(&site.path("")).expect("the file system");
+    let free = rustix::fs::statvfs(site.path("")).expect("the file system");
     if free.f_bavail * free.f_frsize > 1 << 40 {
         println!("skipped: more than 1 TiB is free here, and no reserve can be larger");
         return;

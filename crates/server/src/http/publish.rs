@@ -17,7 +17,7 @@ use landfall_protocol::{IngestCode, Refusal};
 use landfall_types::{Code, Kind, PartitionId, Retry};
 use tokio::task::JoinError;
 
-use crate::core::Core;
+use crate::core::{Core, is_of_a_pipeline, shown};
 use crate::http::outcome::{self, Group, Wanted};
 use crate::http::query::Parameters;
 use crate::http::{Problem, body, channel, records, syntax};
@@ -32,6 +32,10 @@ pub(crate) async fn publish(
 ) -> Result<Response, Problem> {
     core.refuse_when_draining()?;
     let channel = channel(&core, &name)?;
+    if is_of_a_pipeline(&name) {
+        let text = format!("`{}` holds dead letters, which their pipeline alone writes", shown(&name));
+        return Err(Problem::from(Refusal::new(IngestCode::PermissionDenied, text)));
+    }
     let (parts, sent) = request.into_parts();
     let mut parameters = Parameters::of(parts.uri.query())?;
     let fields = records::Fields::of(&mut parameters)?;

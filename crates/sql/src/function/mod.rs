@@ -46,7 +46,7 @@ impl Hash for RowFunction {
 }
 
 impl RowFunction {
-    pub(crate) fn new(name: &'static str, takes: TypeSignature, returns: DataType, body: Body) -> ScalarUDF {
+    pub(crate) fn pure(name: &'static str, takes: TypeSignature, returns: DataType, body: Body) -> ScalarUDF {
         let signature = Signature::new(takes, Volatility::Immutable);
         ScalarUDF::new_from_impl(RowFunction { name, signature, returns, body })
     }
@@ -104,31 +104,31 @@ fn ours() -> Vec<ScalarUDF> {
         RowFunction::placeholder(record::OFFSET, TypeSignature::Nullary, DataType::Int64),
         RowFunction::placeholder(record::PARTITION, TypeSignature::Nullary, DataType::Int64),
         RowFunction::placeholder(record::ROW_ID, TypeSignature::Nullary, DataType::Utf8),
-        RowFunction::new("json_get", texts(2), DataType::Utf8, json::get),
-        RowFunction::new("json_get_text", texts(2), DataType::Utf8, json::get_text),
-        RowFunction::new("epoch_ms", TypeSignature::Exact(vec![DataType::Int64]), timestamp_type(), time::epoch_ms),
-        RowFunction::new("epoch_us", TypeSignature::Exact(vec![DataType::Int64]), timestamp_type(), time::epoch_us),
-        RowFunction::new(
+        RowFunction::pure("json_get", texts(2), DataType::Utf8, json::get),
+        RowFunction::pure("json_get_text", texts(2), DataType::Utf8, json::get_text),
+        RowFunction::pure("epoch_ms", TypeSignature::Exact(vec![DataType::Int64]), timestamp_type(), time::epoch_ms),
+        RowFunction::pure("epoch_us", TypeSignature::Exact(vec![DataType::Int64]), timestamp_type(), time::epoch_us),
+        RowFunction::pure(
             "parse_timestamp",
             TypeSignature::OneOf((1..=9).map(texts).collect()),
             timestamp_type(),
             time::parse,
         ),
-        RowFunction::new("nullif_blank", texts(1), DataType::Utf8, text::nullif_blank),
-        RowFunction::new(
+        RowFunction::pure("nullif_blank", texts(1), DataType::Utf8, text::nullif_blank),
+        RowFunction::pure(
             "hash_bucket",
             TypeSignature::Exact(vec![DataType::Utf8, DataType::Int64]),
             DataType::Int64,
             text::hash_bucket,
         ),
-        RowFunction::new("sha256_hex", texts(1), DataType::Utf8, text::sha256_hex),
-        RowFunction::new(
+        RowFunction::pure("sha256_hex", texts(1), DataType::Utf8, text::sha256_hex),
+        RowFunction::pure(
             "mask",
             TypeSignature::Exact(vec![DataType::Utf8, DataType::Int64]),
             DataType::Utf8,
             text::mask,
         ),
-        RowFunction::new("url_host", texts(1), DataType::Utf8, text::url_host),
+        RowFunction::pure("url_host", texts(1), DataType::Utf8, text::url_host),
     ]
 }
 

@@ -232,7 +232,7 @@ impl<'a> Scanner<'a> {
     {
         self.expect(b'"', "a field's name")?;
         let start = self.at;
-        self.to_special();
+        self.advance_to_special();
         let key: &'k [u8] = if self.bytes.get(self.at) == Some(&b'"') {
             self.at += 1;
             self.bytes.get(start..self.at - 1).unwrap_or_default()
@@ -250,7 +250,7 @@ impl<'a> Scanner<'a> {
     #[inline]
     pub(super) fn plain_string(&mut self) -> Option<&'a [u8]> {
         let start = self.at;
-        self.to_special();
+        self.advance_to_special();
         if self.bytes.get(self.at) == Some(&b'"') {
             self.at += 1;
             return self.bytes.get(start..self.at - 1);
@@ -274,7 +274,7 @@ impl<'a> Scanner<'a> {
     fn unescape(&mut self, out: &mut Vec<u8>) -> Result<(), Failed> {
         loop {
             let start = self.at;
-            self.to_special();
+            self.advance_to_special();
             out.extend_from_slice(self.slice_from(start));
             match self.bytes.get(self.at) {
                 Some(b'"') => {
@@ -344,7 +344,7 @@ impl<'a> Scanner<'a> {
 
     /// Moves to the next quote, backslash or control character, or to the end.
     #[inline]
-    fn to_special(&mut self) {
+    fn advance_to_special(&mut self) {
         const ONES: u64 = 0x0101_0101_0101_0101;
         const HIGHS: u64 = 0x8080_8080_8080_8080;
         // A byte's high bit is set where the byte is zero. A borrow may mark bytes after the first one, never before
@@ -471,7 +471,7 @@ impl<'a> Scanner<'a> {
 
     fn skip_string(&mut self) -> Result<(), Failed> {
         loop {
-            self.to_special();
+            self.advance_to_special();
             match self.bytes.get(self.at) {
                 Some(b'"') => {
                     self.at += 1;

@@ -5,6 +5,7 @@
 //! may evaluate one side of an AND over more rows than need it, never over fewer, so a whole batch that succeeds has no
 //! row that would fail alone, and a batch that fails is decided row by row.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
@@ -69,7 +70,7 @@ fn evaluate(named: &[Named], rows: Rows, report: Report<'_>) -> Result<(Rows, Ve
     let mut pieces: Vec<Vec<ArrayRef>> = Vec::new();
     let mut good = vec![false; rows.batch.num_rows()];
     // The next range to look at is the last one.
-    let mut ranges = vec![0..rows.batch.num_rows()];
+    let mut ranges: Vec<Range<usize>> = std::iter::once(0..rows.batch.num_rows()).collect();
     while let Some(range) = ranges.pop() {
         let slice = rows.batch.slice(range.start, range.len());
         match whole(named, &slice) {

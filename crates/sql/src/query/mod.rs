@@ -133,7 +133,6 @@ impl CompiledSql {
     }
 
     /// A transform of this query; each chain takes its own.
-    #[expect(clippy::wrong_self_convention, reason = "a compiled query makes as many transforms as there are chains")]
     pub fn into_transform(&self) -> Box<dyn Transform> {
         Box::new(SqlTransform { plan: self.plan.clone(), bound: None })
     }

@@ -37,7 +37,7 @@ pub(super) fn resolved(expression: Expr, level: &Schema) -> Result<Expr> {
                 args.extend(function.args.iter().cloned());
                 let headers = level.field_with_name(columns::RECORD_HEADERS)?.data_type().clone();
                 call(
-                    RowFunction::new(
+                    RowFunction::pure(
                         "header_value",
                         TypeSignature::Exact(vec![headers, DataType::Utf8]),
                         DataType::Utf8,
@@ -53,7 +53,7 @@ pub(super) fn resolved(expression: Expr, level: &Schema) -> Result<Expr> {
                     args.push(hidden(columns::UNNEST)?);
                     takes.push(DataType::UInt32);
                 }
-                call(RowFunction::new("row_id_text", TypeSignature::Exact(takes), DataType::Utf8, row_id_text), args)
+                call(RowFunction::pure("row_id_text", TypeSignature::Exact(takes), DataType::Utf8, row_id_text), args)
             }
             _ => return Ok(Transformed::no(part)),
         }))

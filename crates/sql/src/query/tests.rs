@@ -1,7 +1,5 @@
 //! Queries end to end over decoded records: results, refusals with their messages, row errors.
 
-use std::sync::Arc;
-
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Int64Type, UInt32Type, UInt64Type};
 use arrow_array::{Array, RecordBatch};
