@@ -53,12 +53,15 @@ impl Model {
                 self.records.extend(records);
             }
             PublishOutcome::NotStored(not) if not.error.code() == ch(10) => {
-                let at = known.expect("a reused key is known");
-                assert_ne!(self.records[at as usize], records[0]);
+                let in_flight = self.unknown.as_ref().filter(|(_, own)| *own == key).map(|(records, _)| &records[0]);
+                let earlier = known.map(|at| &self.records[at as usize]).or(in_flight);
+                assert_ne!(earlier.expect("a reused key is known"), &records[0]);
             }
             PublishOutcome::NotStored(_) => {}
             PublishOutcome::Unresolved(_) => {
-                assert!(self.unknown.is_none(), "nothing is taken while an append is uncertain");
+                // Nothing is taken while an append is uncertain; an equal publish under its key joins it.
+                let joined = self.unknown.is_none() || (key.is_some() && self.unknown == Some((records.clone(), key)));
+                assert!(joined, "{:?} is not known, and neither is {records:?}", self.unknown);
                 self.unknown = Some((records, key));
             }
         }
