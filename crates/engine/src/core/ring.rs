@@ -5,8 +5,9 @@
 //! and neither can be cloned. Per sink (0 is the chain) a slot has a number of holds, a status and its books (E113).
 //!
 //! No head is missed (E80): the last hold loads the sink's head after its decrement and wakes the controller if its
-//! slot is the head; the harvest stores the head, then loads the next slot's holds. A sequentially consistent fence lies
-//! between the two steps of each, so one of the two sees the other. A slot is reused only past the least head, where no hold is left.
+//! slot is the head; the harvest stores the head, then loads the next slot's holds. A sequentially consistent fence
+//! lies between the two steps of each, so one of the two sees the other. A slot is reused only past the least head,
+//! where no hold is left.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
