@@ -6,12 +6,13 @@
 //! append is uncertain nothing else is claimed, so no later record is exposed before it.
 
 mod exposure;
+mod gathering;
 mod retention;
 mod settling;
 
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use landfall_log::{Append, RefusedError, Tag, Unit, UnitBody};
 use landfall_types::{Coded, Durability, Offset, TicketNumber, Timestamp};
@@ -25,6 +26,7 @@ use crate::status::Health;
 use crate::store::PartitionWriter;
 use crate::ticket::{Claim, Settlement};
 
+use gathering::Gathering;
 pub(crate) use retention::at_capacity;
 use settling::Unsettled;
 
@@ -34,8 +36,32 @@ pub(crate) struct Claimed {
     pub(crate) queued: QueuedUnit,
     pub(crate) first: Offset,
     pub(crate) ticket: TicketNumber,
-    /// Records at the front that were stored before and are not part of the unit.
-    pub(crate) skipped: u32,
+    /// What is written of the unit, where its front was stored before.
+    rest: Option<Box<Rest>>,
+}
+
+/// A unit without its first records, which are in the log already.
+#[derive(Debug)]
+struct Rest {
+    body: UnitBody,
+    sequences: Sequences,
+    skipped: u32,
+}
+
+impl Claimed {
+    /// What is written.
+    fn body(&self) -> &UnitBody {
+        self.rest.as_ref().map_or(&self.queued.body, |rest| &rest.body)
+    }
+
+    fn sequences(&self) -> Option<&Sequences> {
+        self.rest.as_ref().map(|rest| &rest.sequences).or(self.queued.sequences.as_ref())
+    }
+
+    /// Records at the front that were stored before and are not part of what is written.
+    fn skipped(&self) -> u32 {
+        self.rest.as_ref().map_or(0, |rest| rest.skipped)
+    }
 }
 
 /// What the pool does with the committer next.
@@ -63,9 +89,8 @@ pub(crate) struct Committer {
     batch: Vec<QueuedUnit>,
     units: Vec<Unit>,
     wake: Vec<Waker>,
-    /// How many tickets the last turn answered, and the smoothed time of a sync: what to wait for (C26).
-    answered: usize,
-    sync_time: Duration,
+    /// What to wait for before a turn, and how long (C26).
+    gathering: Gathering,
 }
 
 impl std::fmt::Debug for dyn PartitionWriter {
@@ -111,8 +136,7 @@ impl Committer {
             batch: Vec::new(),
             units: Vec::new(),
             wake: Vec::new(),
-            answered: 0,
-            sync_time: Duration::ZERO,
+            gathering: Gathering::default(),
         }
     }
 
@@ -125,12 +149,12 @@ impl Committer {
         if self.unsettled.is_some() {
             return self.settle_again();
         }
-        self.gather();
+        self.gathering.wait(|| self.partition.intake.queued());
         let partition = Arc::clone(&self.partition);
         if !partition.threads.is_owner() {
             // They write, too; and while there are any, the committer is not left to rest.
             partition.intake.drop_errands();
-            self.answered = 0;
+            self.gathering.expect(0);
             if partition.condition().cause.as_deref() != Some(SUPERSEDED) {
                 tracing::error!(channel = %partition.channel, partition = %partition.id, offset = %self.next, code = "LF-CH0035", "another process owns the data directory: nothing is written any more");
             }
@@ -142,7 +166,7 @@ impl Committer {
             return self.run_errands(errands);
         }
         if self.batch.is_empty() {
-            self.answered = 0;
+            self.gathering.expect(0);
             return After::Park;
         }
         self.append()
@@ -157,30 +181,6 @@ impl Committer {
         let turn = &self.partition.options.turn;
         let append_max = self.writer.as_ref().map_or(usize::MAX, |writer| writer.limits().append_bytes_max);
         (turn.records, turn.bytes.as_usize().min(append_max))
-    }
-
-    /// Publishers that publish again as soon as they are answered would make turns alternate between one ticket and
-    /// the rest; so after a turn that answered several, give them a moment (C26). Yields, never sleeps.
-    fn gather(&mut self) {
-        const GROWTH_PAUSE: Duration = Duration::from_micros(50);
-        const PATIENCE_MAX: Duration = Duration::from_micros(500);
-        if self.answered <= 1 {
-            return;
-        }
-        let patience = (self.sync_time / 16).min(PATIENCE_MAX);
-        let start = Instant::now();
-        let (mut seen, mut grew) = (self.partition.intake.queued(), start);
-        while seen < self.answered {
-            std::thread::yield_now();
-            let now = Instant::now();
-            let queued = self.partition.intake.queued();
-            if queued > seen {
-                (seen, grew) = (queued, now);
-            }
-            if now.duration_since(start) > patience || now.duration_since(grew) > GROWTH_PAUSE {
-                break;
-            }
-        }
     }
 
     /// Steps 3 to 7 of C23. A unit is in `batch` until it is judged and from its claim on in the partition's list, so
@@ -206,20 +206,18 @@ impl Committer {
         self.batch.reverse();
         while let Some(waiting) = self.batch.last() {
             let verdict = self.judge(waiting, next, claimed_at, &units);
-            let Some(mut queued) = self.batch.pop() else { break };
-            let skipped = match verdict {
-                Verdict::Append => 0,
-                Verdict::AppendRest { body, sequences, skipped } => {
-                    (queued.body, queued.sequences) = (body, Some(sequences));
-                    skipped
-                }
+            let Some(queued) = self.batch.pop() else { break };
+            let rest = match verdict {
+                Verdict::Append => None,
+                Verdict::AppendRest(rest) => Some(rest),
                 Verdict::Answer(settlement) => {
                     self.answer(&queued, settlement);
                     give_back(&queued);
                     continue;
                 }
             };
-            let records = queued.body.records();
+            let body = rest.as_ref().map_or(&queued.body, |rest| &rest.body).clone();
+            let records = body.records();
             let Some(end) = next.checked_add(u64::from(records)) else {
                 let cause = RefusedError::NumbersExhausted { number: "offset", limit: u64::MAX };
                 let error = PublishError::Refused { partition: partition.id, cause: Arc::new(cause) };
@@ -235,8 +233,8 @@ impl Committer {
                 continue;
             }
             self.next_ticket += 1;
-            units.push(Unit { body: queued.body.clone(), ticket, append_time: time });
-            partition.claimed.lock().push(Claimed { queued, first: next, ticket, skipped });
+            units.push(Unit { body, ticket, append_time: time });
+            partition.claimed.lock().push(Claimed { queued, first: next, ticket, rest });
             next = end;
         }
         let after = if units.is_empty() {
@@ -257,7 +255,7 @@ impl Committer {
         match writer.append(self.next, &evidence.units) {
             Append::Durable { end, times } => {
                 self.last_time = time;
-                self.sync_time = (self.sync_time * 7 + times.sync) / 8;
+                self.gathering.note_sync(times.sync);
                 partition.metrics.syncs.increment(1);
                 partition.metrics.sync_seconds.record(times.sync);
                 if times.extended_inline {
@@ -267,9 +265,7 @@ impl Committer {
                     partition.metrics.rolls.increment(1);
                 }
                 let stamps = exposure::Stamps { claimed_at, written_at, times };
-                let mut units = self.expose(evidence, end, stamps);
-                units.clear();
-                self.units = units;
+                self.units = self.expose(evidence, end, stamps);
                 self.look_after_space();
                 After::Again
             }
@@ -319,7 +315,8 @@ impl Committer {
             if known > 0 {
                 match without_front(&queued.body, sequences, known) {
                     Some((body, left)) => {
-                        verdict = Verdict::AppendRest { body, sequences: left, skipped: known as u32 };
+                        let rest = Rest { body, sequences: left, skipped: known as u32 };
+                        verdict = Verdict::AppendRest(Box::new(rest));
                     }
                     None => {
                         let reason = "do not match the records".into();
@@ -357,7 +354,7 @@ impl Committer {
     }
 
     /// Ends a unit that is not written in this turn.
-    fn answer(&mut self, queued: &Queued, settlement: Settlement) {
+    fn answer(&mut self, queued: &QueuedUnit, settlement: Settlement) {
         let metrics = &self.partition.metrics;
         metrics.in_flight.decrement(1.0);
         match &settlement {
@@ -367,7 +364,7 @@ impl Committer {
                     chain.break_by(error.code());
                 }
                 if let Some((name, _)) = &queued.key {
-                    self.partition.keys.lock().release(name, &queued.cell);
+                    self.partition.keys.lock().release(name, queued);
                 }
             }
             _ => metrics.committed.increment(1),
@@ -426,12 +423,7 @@ impl Committer {
 
 enum Verdict {
     Append,
-    /// Without its first records, which are in the log already.
-    AppendRest {
-        body: UnitBody,
-        sequences: Sequences,
-        skipped: u32,
-    },
+    AppendRest(Box<Rest>),
     Answer(Settlement),
 }
 

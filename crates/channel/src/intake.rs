@@ -29,7 +29,7 @@ const UNIT_OVERHEAD_BYTES: usize = 256;
 /// A unit in the queue, ready to be written.
 #[derive(Debug)]
 pub(crate) struct Queued {
-    pub(crate) cell: Arc<TicketCell>,
+    pub(crate) cell: TicketCell,
     pub(crate) body: UnitBody,
     pub(crate) chain: Option<ChainId>,
     pub(crate) expect: Option<Offset>,
@@ -42,8 +42,8 @@ pub(crate) struct Queued {
     pub(crate) bytes: usize,
 }
 
-/// Handed on several times between here and the answer, so it is moved as a pointer.
-pub(crate) type QueuedUnit = Box<Queued>;
+/// Shared by who waits for the answer and who gives it.
+pub(crate) type QueuedUnit = Arc<Queued>;
 
 impl Queued {
     /// What it takes of the queue.
@@ -386,10 +386,10 @@ impl Intake {
     }
 
     /// Takes a cancelled ticket out; true if it was still queued, and its room is given back.
-    pub(crate) fn remove(&self, cell: &Arc<TicketCell>) -> bool {
+    pub(crate) fn remove(&self, unit: &QueuedUnit) -> bool {
         let removed = {
             let mut inside = self.inside.lock();
-            let at = inside.tickets.iter().position(|queued| Arc::ptr_eq(&queued.cell, cell));
+            let at = inside.tickets.iter().position(|queued| Arc::ptr_eq(queued, unit));
             let removed = at.and_then(|at| inside.tickets.remove(at));
             self.queued.store(inside.tickets.len(), Ordering::Relaxed);
             removed
@@ -551,4 +551,4 @@ impl Drop for PlaceInLine<'_> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -13,9 +13,9 @@ use landfall_types::{Offset, Timestamp};
 use siphasher::sip::SipHasher24;
 use siphasher::sip128::{Hasher128, SipHasher24 as SipHasher128};
 
+use crate::intake::QueuedUnit;
 use crate::options::KeyLimits;
 use crate::record::Record;
-use crate::ticket::TicketCell;
 
 /// A channel's secret: tags of equal keys differ between channels, and nobody can search for collisions.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -96,7 +96,7 @@ struct Entry {
 
 #[derive(Debug)]
 enum State {
-    InFlight(Arc<TicketCell>),
+    InFlight(QueuedUnit),
     Committed { first: Offset, count: u32 },
 }
 
@@ -105,7 +105,7 @@ pub(crate) enum Gate {
     /// The key is this ticket's now.
     Vacant,
     /// An equal publish is in flight; this one got a seat at its ticket.
-    Join(Arc<TicketCell>, usize),
+    Join(QueuedUnit, usize),
     /// It is in the log.
     Committed { first: Offset, count: u32 },
     /// The key names something else; [`Offset::MAX`] while that is in flight.
@@ -153,7 +153,7 @@ impl KeyTable {
     }
 
     /// Atomic per key, since the table is under one lock.
-    pub(crate) fn enter(&mut self, name: KeyName, body: u64, cell: &Arc<TicketCell>, now: Timestamp) -> Gate {
+    pub(crate) fn enter(&mut self, name: KeyName, body: u64, unit: &QueuedUnit, now: Timestamp) -> Gate {
         self.forget_old(now);
         if let Some(entry) = self.entries.get(&name) {
             let first = match &entry.state {
@@ -161,7 +161,7 @@ impl KeyTable {
                 State::Committed { first, .. } => *first,
             };
             match &entry.state {
-                State::InFlight(earlier) => match earlier.join() {
+                State::InFlight(earlier) => match earlier.cell.join() {
                     // NotStored, and its holder has not come round to free the key: nothing of it is in the log.
                     Err(true) => {}
                     _ if entry.body != body => return Gate::Reused { first },
@@ -172,7 +172,7 @@ impl KeyTable {
                 State::Committed { first, count } => return Gate::Committed { first: *first, count: *count },
             }
         }
-        self.entries.insert(name, Entry { body, state: State::InFlight(Arc::clone(cell)) });
+        self.entries.insert(name, Entry { body, state: State::InFlight(Arc::clone(unit)) });
         Gate::Vacant
     }
 
@@ -186,8 +186,8 @@ impl KeyTable {
     }
 
     /// The ticket ended NotStored: the key is free again.
-    pub(crate) fn release(&mut self, name: &KeyName, cell: &Arc<TicketCell>) {
-        let is_own = |entry: &Entry| matches!(&entry.state, State::InFlight(own) if Arc::ptr_eq(own, cell));
+    pub(crate) fn release(&mut self, name: &KeyName, unit: &QueuedUnit) {
+        let is_own = |entry: &Entry| matches!(&entry.state, State::InFlight(own) if Arc::ptr_eq(own, unit));
         if self.entries.get(name).is_some_and(is_own) {
             self.entries.remove(name);
         }
@@ -276,6 +276,7 @@ impl Sequences {
 mod tests {
     use super::*;
     use crate::error::PublishError;
+    use crate::intake::tests::unit;
     use crate::outcome::UnresolvedCause;
     use crate::ticket::Settlement;
 
@@ -289,7 +290,7 @@ mod tests {
     #[test]
     fn a_key_is_vacant_joined_or_committed() {
         let mut keys = table(10);
-        let (own, other) = (TicketCell::new(), TicketCell::new());
+        let (own, other) = (unit(1), unit(1));
         assert!(matches!(keys.enter([1; 16], 7, &own, NOW), Gate::Vacant));
         assert!(matches!(keys.enter([1; 16], 8, &other, NOW), Gate::Reused { first: Offset::MAX }));
         assert!(matches!(keys.enter([1; 16], 7, &other, NOW), Gate::Join(cell, 2) if Arc::ptr_eq(&cell, &own)));
@@ -307,13 +308,13 @@ mod tests {
     fn a_key_of_an_unresolved_publish_stays_taken_and_of_a_refused_one_does_not() {
         for is_unresolved in [true, false] {
             let mut keys = table(10);
-            let (own, other) = (TicketCell::new(), TicketCell::new());
+            let (own, other) = (unit(1), unit(1));
             assert!(matches!(keys.enter([1; 16], 7, &own, NOW), Gate::Vacant));
             let end = match is_unresolved {
                 true => Settlement::Unresolved(UnresolvedCause::CommitterLost),
                 false => Settlement::NotStored(PublishError::Withdrawn),
             };
-            own.settle(end, &mut Vec::new());
+            own.cell.settle(end, &mut Vec::new());
             let gate = keys.enter([1; 16], 7, &other, NOW);
             match is_unresolved {
                 true => assert!(matches!(gate, Gate::Join(cell, 1) if Arc::ptr_eq(&cell, &own))),
@@ -326,7 +327,7 @@ mod tests {
     #[test]
     fn the_window_forgets_by_count_and_age() {
         let mut keys = table(2);
-        let cell = TicketCell::new();
+        let cell = unit(1);
         for n in 0..3u8 {
             keys.commit([n; 16], 1, Offset(u64::from(n)), 1, NOW);
         }

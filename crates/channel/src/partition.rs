@@ -13,7 +13,7 @@ use crate::committer::{Claimed, Committer};
 use crate::error::PublishError;
 use crate::floors::Floors;
 use crate::intake::{Gate, Intake};
-use crate::keys::{KeyName, KeyTable};
+use crate::keys::KeyTable;
 use crate::metrics::PartitionMetrics;
 use crate::options::ChannelOptions;
 use crate::ring::TailRing;
@@ -205,7 +205,7 @@ impl Partition {
     pub(crate) fn refuse(&self, queued: crate::intake::QueuedUnit, error: PublishError) {
         use crate::ticket::Settlement;
         if let Some((name, _)) = &queued.key {
-            self.keys.lock().release(name, &queued.cell);
+            self.keys.lock().release(name, &queued);
         }
         if let Some(chain) = &queued.chain {
             chain.break_by(landfall_types::Coded::code(&error));
@@ -219,11 +219,11 @@ impl Partition {
     }
 
     /// A ticket was cancelled by its last holder: it leaves the queue, and its key is free.
-    pub(crate) fn forget_cancelled(&self, cell: &Arc<crate::ticket::TicketCell>, key: Option<KeyName>, code: Code) {
-        if let Some(name) = key {
-            self.keys.lock().release(&name, cell);
+    pub(crate) fn forget_cancelled(&self, unit: &crate::intake::QueuedUnit, code: Code) {
+        if let Some((name, _)) = &unit.key {
+            self.keys.lock().release(name, unit);
         }
-        if self.intake.remove(cell) {
+        if self.intake.remove(unit) {
             self.count_cancelled(code);
         }
     }

@@ -18,6 +18,7 @@ use tokio::time::Sleep;
 use crate::chain::ChainId;
 use crate::envelope;
 use crate::error::PublishError;
+use crate::intake::QueuedUnit;
 use crate::options::JOINED_MAX;
 use crate::outcome::{Committed, NotStored, PublishOutcome, Reference, Timings, Unresolved, UnresolvedCause};
 use crate::partition::Partition;
@@ -83,9 +84,9 @@ pub(crate) enum Left {
 }
 
 impl TicketCell {
-    pub(crate) fn new() -> Arc<TicketCell> {
+    pub(crate) fn new() -> TicketCell {
         let inside = Inside { phase: Phase::Waiting, holders: 1, waker: None, joined: Vec::new() };
-        Arc::new(TicketCell { inside: Mutex::new(inside) })
+        TicketCell { inside: Mutex::new(inside) }
     }
 
     /// A second publish under the same key. `Err(true)`: over already, the key is free. `Err(false)`: too many. One
@@ -218,15 +219,13 @@ enum State {
 
 #[derive(Debug)]
 pub(crate) struct Pending {
-    pub(crate) cell: Arc<TicketCell>,
+    pub(crate) unit: QueuedUnit,
     /// 0: whose publish it is; else joined.
     pub(crate) seat: usize,
     pub(crate) partition: Arc<Partition>,
     pub(crate) chain: Option<ChainId>,
-    /// What it published: NotStored gives it back.
-    pub(crate) rows: Bytes,
-    pub(crate) count: u32,
-    pub(crate) key: Option<[u8; 16]>,
+    /// What who joined has published itself: NotStored gives it back.
+    pub(crate) own_rows: Option<Bytes>,
     pub(crate) deadline: Duration,
     pub(crate) sleep: Pin<Box<Sleep>>,
 }
@@ -258,7 +257,7 @@ impl Future for Ticket {
                 None => Poll::Pending,
             },
             State::Pending(pending) => {
-                let outcome = match pending.cell.poll(pending.seat, cx.waker()) {
+                let outcome = match pending.unit.cell.poll(pending.seat, cx.waker()) {
                     Some(settlement) => {
                         if let Settlement::Committed { skipped, .. } = settlement {
                             this.skipped = skipped;
@@ -309,7 +308,8 @@ impl Pending {
             Settlement::NotStored(error) => {
                 self.break_chain(&error);
                 // These rows were encoded by this process a moment ago, so they decode.
-                let records = envelope::decode(&self.rows).unwrap_or_default();
+                let records =
+                    envelope::decode(self.own_rows.as_ref().unwrap_or(self.unit.body.rows())).unwrap_or_default();
                 PublishOutcome::NotStored(NotStored { error, records })
             }
             Settlement::Unresolved(cause) => self.unresolved(cause, None),
@@ -328,7 +328,7 @@ impl Pending {
             epoch: claim.epoch,
             ticket: claim.ticket,
             first: claim.first,
-            count: self.count,
+            count: self.unit.body.records(),
         };
         PublishOutcome::Unresolved(Unresolved { reference, cause })
     }
@@ -344,12 +344,12 @@ impl Pending {
 
     fn leave(&self, error: PublishError) -> Left {
         let code = error.code();
-        let left = self.cell.leave(self.seat, error);
+        let left = self.unit.cell.leave(self.seat, error);
         if let (Left::Cancelled | Left::GoesOn(_), Some(chain)) = (&left, &self.chain) {
             chain.break_by(code);
         }
         if let Left::Cancelled = left {
-            self.partition.forget_cancelled(&self.cell, self.key, code);
+            self.partition.forget_cancelled(&self.unit, code);
         }
         left
     }

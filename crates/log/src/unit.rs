@@ -102,9 +102,9 @@ pub struct UnitBody {
     records: u32,
     /// As the publisher encoded them; what live readers get.
     rows: Bytes,
-    /// What goes to disk after the tag: the rows, or the raw length and the compressed rows.
-    stored: Bytes,
-    /// Plain CRC-32C of tag and `stored`; the committer adds the segment's seed (C73).
+    /// The raw length and the compressed rows, where they go to disk instead of the rows.
+    compressed: Option<Bytes>,
+    /// Plain CRC-32C of tag and stored bytes; the committer adds the segment's seed (C73).
     crc: u32,
 }
 
@@ -112,19 +112,18 @@ impl UnitBody {
     /// Compresses `rows` where the codec saves at least an eighth, and takes the CRC. Costs one pass over the
     /// rows, so it belongs to the publisher's thread.
     pub fn new(tag: Tag, codec: Codec, rows: Bytes, records: u32) -> UnitBody {
-        let (codec, stored) = match compress(codec, &rows) {
-            Some(compressed) => (codec, compressed),
-            None => (Codec::None, rows.clone()),
-        };
+        let compressed = compress(codec, &rows);
+        let codec = if compressed.is_some() { codec } else { Codec::None };
+        let stored = compressed.as_ref().unwrap_or(&rows);
         let mut front = [0u8; SequenceBlock::BYTES];
         tag.put(&mut front.as_mut_slice());
-        let crc = crc32c::crc32c_append(crc32c::crc32c(&front[..tag.encoded_len()]), &stored);
-        UnitBody { tag, codec, records, rows, stored, crc }
+        let crc = crc32c::crc32c_append(crc32c::crc32c(&front[..tag.encoded_len()]), stored);
+        UnitBody { tag, codec, records, rows, compressed, crc }
     }
 
     /// The bytes of the body on disk: tag and rows, without head and padding.
     pub fn encoded_len(&self) -> usize {
-        self.tag.encoded_len() + self.stored.len()
+        self.tag.encoded_len() + self.stored().len()
     }
 
     /// How many records the unit holds.
@@ -137,6 +136,11 @@ impl UnitBody {
         &self.rows
     }
 
+    /// The rows, for who needs no more than them.
+    pub fn into_rows(self) -> Bytes {
+        self.rows
+    }
+
     /// The key tag or sequence block.
     pub fn tag(&self) -> &Tag {
         &self.tag
@@ -147,8 +151,9 @@ impl UnitBody {
         self.codec
     }
 
+    /// What goes to disk after the tag.
     pub(crate) fn stored(&self) -> &Bytes {
-        &self.stored
+        self.compressed.as_ref().unwrap_or(&self.rows)
     }
 
     pub(crate) fn crc(&self) -> u32 {

@@ -12,7 +12,7 @@ use super::{Channel, PublishOptions};
 use crate::envelope;
 use crate::error::PublishError;
 use crate::intake::{Handover, Queued, QueuedUnit};
-use crate::keys::{Gate, KeyName, Sequences, tag};
+use crate::keys::{Gate, Sequences, tag};
 use crate::options::{DEADLINE, DEADLINE_DEFAULT};
 use crate::outcome::{Committed, PublishOutcome, Timings};
 use crate::partition::Partition;
@@ -35,6 +35,28 @@ impl Call<'_> {
     }
 }
 
+/// What one call publishes as a unit.
+enum Records {
+    One(Record),
+    Many(Vec<Record>),
+}
+
+impl Records {
+    fn as_slice(&self) -> &[Record] {
+        match self {
+            Records::One(record) => std::slice::from_ref(record),
+            Records::Many(records) => records,
+        }
+    }
+
+    fn into_vec(self) -> Vec<Record> {
+        match self {
+            Records::One(record) => vec![record],
+            Records::Many(records) => records,
+        }
+    }
+}
+
 /// A unit that is ready to be queued, and the ticket that waits for it.
 struct Prepared {
     queued: QueuedUnit,
@@ -44,7 +66,7 @@ struct Prepared {
 impl Channel {
     /// Publishes one record. Dropping the future withdraws it, unless the committer has taken it.
     pub async fn publish(&self, record: Record, options: PublishOptions) -> PublishOutcome {
-        self.submit_batch(vec![record], options).await.await
+        self.submit(Records::One(record), options).await.await
     }
 
     /// Publishes a batch: one partition, consecutive offsets, all or none at every instant (C4). Only the first record
@@ -56,16 +78,20 @@ impl Channel {
     /// Waits for room in line, up to the deadline, then hands the batch over without waiting for the commit, so that a
     /// stream can have several under way in order. A refusal is a ticket that is ready.
     pub async fn submit_batch(&self, records: Vec<Record>, options: PublishOptions) -> Ticket {
+        self.submit(Records::Many(records), options).await
+    }
+
+    async fn submit(&self, records: Records, options: PublishOptions) -> Ticket {
         let call = Call {
             options: &options,
             deadline: options.deadline.unwrap_or(DEADLINE_DEFAULT).clamp(DEADLINE.0, DEADLINE.1),
             admitted: Instant::now(),
         };
-        let partition = match self.admit(&records, &call) {
+        let partition = match self.admit(records.as_slice(), &call) {
             Ok(partition) => partition,
-            Err(error) => return self.refused(error, records, &call),
+            Err(error) => return self.refused(error, records.into_vec(), &call),
         };
-        if records.is_empty() {
+        if records.as_slice().is_empty() {
             return Ticket::ready(self.nothing(&partition));
         }
         match self.prepare(&partition, records, options.sequences.clone(), &call).await {
@@ -188,15 +214,16 @@ impl Channel {
     async fn prepare(
         &self,
         partition: &Arc<Partition>,
-        records: Vec<Record>,
+        records: Records,
         sequences: Option<Sequences>,
         call: &Call<'_>,
     ) -> Result<Prepared, Ticket> {
-        let count = records.len() as u32;
-        let key = match records.first().and_then(|record| record.idempotency_key.as_deref()) {
+        let all = records.as_slice();
+        let count = all.len() as u32;
+        let key = match all.first().and_then(|record| record.idempotency_key.as_deref()) {
             Some(key) => {
                 let name = self.shared.seed.name(key);
-                Some((name, self.shared.seed.body(&records)))
+                Some((name, self.shared.seed.body(all)))
             }
             None => None,
         };
@@ -206,8 +233,8 @@ impl Channel {
             (None, None) => Tag::None,
         };
         let codec = self.shared.options.codec;
-        let size: usize = records.iter().map(envelope::row_len).sum();
-        let encode = move || UnitBody::new(tag, codec, envelope::encode(&records), count);
+        let size: usize = all.iter().map(envelope::row_len).sum();
+        let encode = move || UnitBody::new(tag, codec, envelope::encode(records.as_slice()), count);
         let body = if size > ENCODE_INLINE_BYTES {
             match tokio::task::spawn_blocking(encode).await {
                 Ok(body) => body,
@@ -220,14 +247,25 @@ impl Channel {
         } else {
             encode()
         };
-        let cell = TicketCell::new();
-        let name = key.map(|(name, _)| name);
-        if let Some((name, hash)) = key {
-            let gate = partition.keys.lock().enter(name, hash, &cell, partition.clock.now());
+        let unit = Arc::new(Queued {
+            cell: TicketCell::new(),
+            bytes: body.encoded_len(),
+            body,
+            chain: call.options.chain.clone(),
+            expect: call.options.expect,
+            key,
+            sequences,
+            admitted: call.admitted,
+            expires: call.expires(),
+            deadline: call.deadline,
+        });
+        if let Some((name, hash)) = unit.key {
+            let gate = partition.keys.lock().enter(name, hash, &unit, partition.clock.now());
             match gate {
                 Gate::Vacant => {}
                 Gate::Join(earlier, seat) => {
-                    return Err(self.ticket(partition, earlier, seat, body.rows().clone(), count, Some(name), call));
+                    let own_rows = Some(unit.body.rows().clone());
+                    return Err(self.ticket(partition, earlier, seat, own_rows, call));
                 }
                 Gate::Committed { first, count } => {
                     partition.metrics.duplicate.increment(1);
@@ -244,50 +282,33 @@ impl Channel {
                 Gate::Reused { first } => {
                     partition.metrics.key_reused.increment(1);
                     let error = PublishError::KeyReused { partition: partition.id, first };
-                    return Err(self.refused(error, given_back(body.rows()), call));
+                    return Err(self.refused(error, given_back(unit.body.rows()), call));
                 }
                 Gate::Crowded => {
                     let what = format!("{} publishes wait under this key", crate::options::JOINED_MAX);
                     let error = PublishError::QueueFull { partition: partition.id, what };
-                    return Err(self.refused(error, given_back(body.rows()), call));
+                    return Err(self.refused(error, given_back(unit.body.rows()), call));
                 }
             }
         }
-        let ticket = self.ticket(partition, Arc::clone(&cell), 0, body.rows().clone(), count, name, call);
-        let queued = Box::new(Queued {
-            cell,
-            bytes: body.encoded_len(),
-            body,
-            chain: call.options.chain.clone(),
-            expect: call.options.expect,
-            key,
-            sequences,
-            admitted: call.admitted,
-            expires: call.expires(),
-            deadline: call.deadline,
-        });
-        Ok(Prepared { queued, ticket })
+        let ticket = self.ticket(partition, Arc::clone(&unit), 0, None, call);
+        Ok(Prepared { queued: unit, ticket })
     }
 
-    #[expect(clippy::too_many_arguments, reason = "each is a field of the ticket")]
     fn ticket(
         &self,
         partition: &Arc<Partition>,
-        cell: Arc<TicketCell>,
+        unit: QueuedUnit,
         seat: usize,
-        rows: Bytes,
-        count: u32,
-        key: Option<KeyName>,
+        own_rows: Option<Bytes>,
         call: &Call<'_>,
     ) -> Ticket {
         Ticket::pending(Pending {
-            cell,
+            unit,
             seat,
             partition: Arc::clone(partition),
             chain: call.options.chain.clone(),
-            rows,
-            count,
-            key,
+            own_rows,
             deadline: call.deadline,
             sleep: Box::pin(tokio::time::sleep_until(call.expires().into())),
         })
@@ -323,8 +344,8 @@ impl Channel {
         metrics::counter!("landfall_publish_refused_total", "channel" => self.shared.name.to_string(), "code" => error.code().to_string()).increment(units.len() as u64);
         for unit in units {
             unit.cell.settle(Settlement::NotStored(error.clone()), &mut wake);
-            if let Some((name, _)) = unit.key {
-                partition.keys.lock().release(&name, &unit.cell);
+            if let Some((name, _)) = &unit.key {
+                partition.keys.lock().release(name, &unit);
             }
             if let Some(chain) = &unit.chain {
                 chain.break_by(error.code());
@@ -396,7 +417,7 @@ impl Channel {
                 .sequences
                 .as_ref()
                 .map(|own| Sequences { producer: own.producer, numbers: unit.numbers.clone().into() });
-            match self.prepare(partition, unit.records, sequences, call).await {
+            match self.prepare(partition, Records::Many(unit.records), sequences, call).await {
                 Err(ticket) => tickets.push((ticket, unit.indexes)),
                 Ok(Prepared { queued, ticket }) => {
                     if !together.is_empty() && (together.len() >= items_max || bytes + queued.cost() > bytes_max) {

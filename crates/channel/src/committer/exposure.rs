@@ -26,13 +26,15 @@ pub(super) struct Stamps {
 
 impl Committer {
     /// Shows the evidence's units to readers and answers their tickets; gives the buffer of units back.
-    pub(super) fn expose(&mut self, evidence: Evidence, end: Offset, stamps: Stamps) -> Vec<Unit> {
+    pub(super) fn expose(&mut self, mut evidence: Evidence, end: Offset, stamps: Stamps) -> Vec<Unit> {
         let partition = Arc::clone(&self.partition);
         let epoch = self.writer.as_ref().map_or(evidence.epoch, |writer| writer.epoch());
         let mut first = evidence.first;
         let mut bytes = 0usize;
         let origin_epoch = evidence.epoch;
-        partition.ring.push(evidence.units.iter().map(|unit| {
+        let append_time = evidence.units.first().map(|unit| unit.append_time).unwrap_or_default();
+        partition.ring.push(evidence.units.drain(..).map(|unit| {
+            bytes += unit.body.encoded_len();
             let stored = StoredUnit {
                 first,
                 records: unit.body.records(),
@@ -40,25 +42,23 @@ impl Committer {
                 origin_epoch,
                 ticket: unit.ticket,
                 tag: *unit.body.tag(),
-                rows: unit.body.rows().clone(),
+                rows: unit.body.into_rows(),
             };
             first = stored.end();
-            bytes += unit.body.encoded_len();
             stored
         }));
         self.next = end;
         partition.tail.advance(end);
         let claims = std::mem::take(&mut *partition.claimed.lock());
-        let append_time = evidence.units.first().map(|unit| unit.append_time).unwrap_or_default();
         if claims.iter().any(|claimed| claimed.queued.key.is_some() || claimed.queued.sequences.is_some()) {
             let mut keys = partition.keys.lock();
             for claimed in &claims {
                 let queued = &claimed.queued;
                 if let Some((name, body)) = queued.key {
-                    keys.commit(name, body, claimed.first, queued.body.records(), append_time);
+                    keys.commit(name, body, claimed.first, claimed.body().records(), append_time);
                 }
                 if let Some((sequences, number)) =
-                    queued.sequences.as_ref().and_then(|own| own.numbers.last().map(|number| (own, *number)))
+                    claimed.sequences().and_then(|own| own.numbers.last().map(|number| (own, *number)))
                 {
                     keys.advance(sequences.producer, number, append_time);
                 }
@@ -80,8 +80,8 @@ impl Committer {
             };
             let settlement = Settlement::Committed {
                 first: claimed.first,
-                count: claimed.queued.body.records() + claimed.skipped,
-                skipped: claimed.skipped,
+                count: claimed.queued.body.records(),
+                skipped: claimed.skipped(),
                 epoch,
                 class,
                 duplicate: false,
@@ -91,7 +91,8 @@ impl Committer {
             released.add(&claimed.queued, total);
         }
         partition.intake.release(released.items, released.bytes, released.permits);
-        self.answered = claims.len();
+        // Who is answered now may publish again at once; who waits already is to be in the same turn.
+        self.gathering.expect(claims.len() + partition.intake.queued());
         // The oldest ticket of the turn stands for it in the histograms: one reading a turn, none per record.
         if let Some(oldest) = claims.first() {
             let metrics = &partition.metrics;
@@ -123,7 +124,7 @@ impl Committer {
             self.answer(&claimed.queued, Settlement::NotStored(error.clone()));
             released.add(&claimed.queued, total);
         }
-        self.answered = 0;
+        self.gathering.expect(0);
         partition.intake.release(released.items, released.bytes, released.permits);
         tracing::debug!(channel = %partition.channel, partition = %partition.id, code = %error.code(), tickets = claims.len(), "not stored");
         self.wake_all();

@@ -5,11 +5,11 @@ use landfall_types::Coded;
 use super::*;
 use crate::error::ch;
 
-fn unit(bytes: usize) -> QueuedUnit {
+pub(crate) fn unit(bytes: usize) -> QueuedUnit {
     let body = UnitBody::new(Tag::None, Codec::None, Bytes::from(vec![0u8; bytes]), 1);
     let now = Instant::now();
     let deadline = Duration::from_secs(10);
-    Box::new(Queued {
+    Arc::new(Queued {
         cell: TicketCell::new(),
         bytes: body.encoded_len(),
         body,

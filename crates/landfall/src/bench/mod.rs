@@ -86,7 +86,9 @@ impl Line {
 /// Runs one bench; fails if what was read is not what was written.
 pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<Exit> {
     let workspace = Workspace::new(args.dir.clone())?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    // Who publishes runs here; a core stays for the threads that commit and encode.
+    let cores = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
+    let runtime = crate::run::runtime((cores - 1).clamp(1, 8))?;
     let verified = match args.name {
         BenchName::Channel => channel::run(args, &workspace, &runtime)?,
         BenchName::Pipeline => pipeline::run(args, &workspace, &runtime)?,

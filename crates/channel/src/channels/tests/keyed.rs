@@ -70,10 +70,10 @@ fn key_hash_collision_needs_128_bits() {
     let mut table = keys::KeyTable::rebuilt(Default::default(), Offset::ZERO, &[], &[]);
     let (mut one, mut other) = ([7u8; 16], [7u8; 16]);
     (one[0], other[15]) = (1, 1);
-    let cell = crate::ticket::TicketCell::new();
+    let unit = crate::intake::tests::unit(1);
     let now = landfall_types::Timestamp(0);
-    assert!(matches!(table.enter(one, 5, &cell, now), keys::Gate::Vacant));
-    assert!(matches!(table.enter(other, 5, &cell, now), keys::Gate::Vacant));
+    assert!(matches!(table.enter(one, 5, &unit, now), keys::Gate::Vacant));
+    assert!(matches!(table.enter(other, 5, &unit, now), keys::Gate::Vacant));
 }
 
 /// Catches a resend that is stored twice: whole, cut elsewhere, overlapping, and after a restart (C53, C109).

@@ -1,0 +1,99 @@
+//! Group commit without timers (C26): how long a turn waits for publishers that were just answered.
+//!
+//! Publishers that publish again as soon as they are answered fall into groups: while one group is being synced, the
+//! other waits, and each sync carries half of them. So after a turn that left several publishers, the next one gives all
+//! of them a moment: who was answered, and who was queued already. The moment is a part of what a sync takes, since
+//! waiting longer than it saves is a loss; it shrinks while publishers do not come back and grows again once they do. A
+//! lone publish never waits.
+
+use std::time::{Duration, Instant};
+
+/// How a committer gathers a turn. Yields, never sleeps.
+#[derive(Debug, Default)]
+pub(super) struct Gathering {
+    expected: usize,
+    /// Smoothed time of a sync.
+    sync_time: Duration,
+    /// How often in a row too few came; each time halves the patience.
+    disappointments: u32,
+}
+
+/// The queue has stopped growing: this, or a quarter of the patience. Waking a thread takes about as long.
+const GROWTH_PAUSE: Duration = Duration::from_micros(50);
+const PATIENCE_MAX: Duration = Duration::from_millis(2);
+/// At the least an eighth of a sync is given.
+const DISAPPOINTMENTS_MAX: u32 = 3;
+
+impl Gathering {
+    /// So many may be in the queue soon; none: nobody is waited for.
+    pub(super) fn expect(&mut self, tickets: usize) {
+        self.expected = tickets;
+    }
+
+    pub(super) fn note_sync(&mut self, took: Duration) {
+        self.sync_time = (self.sync_time * 7 + took) / 8;
+    }
+
+    fn patience(&self) -> Duration {
+        self.sync_time.min(PATIENCE_MAX) / (1 << self.disappointments)
+    }
+
+    /// Gives the expected publishers a moment to be in the queue, whose length `queued` tells.
+    pub(super) fn wait(&mut self, queued: impl Fn() -> usize) {
+        if self.expected <= 1 {
+            return;
+        }
+        let (start, patience) = (Instant::now(), self.patience());
+        let pause = GROWTH_PAUSE.max(patience / 4);
+        let (mut seen, mut grew) = (queued(), start);
+        while seen < self.expected {
+            std::thread::yield_now();
+            let (now, length) = (Instant::now(), queued());
+            if length > seen {
+                (seen, grew) = (length, now);
+            } else if now.duration_since(start) > patience || now.duration_since(grew) > pause {
+                self.disappointments = (self.disappointments + 1).min(DISAPPOINTMENTS_MAX);
+                return;
+            }
+        }
+        self.disappointments = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    fn gathering(expected: usize, sync: Duration) -> Gathering {
+        let mut gathering = Gathering::default();
+        (0..64).for_each(|_| gathering.note_sync(sync));
+        gathering.expect(expected);
+        gathering
+    }
+
+    /// Catches a lone publisher that is made to wait, on however slow a device.
+    #[test]
+    fn a_lone_publish_never_waits() {
+        let looks = Cell::new(0);
+        gathering(1, Duration::from_secs(1)).wait(|| looks.replace(looks.get() + 1));
+        assert_eq!(looks.get(), 0);
+    }
+
+    /// Catches turns that leave before everybody is there, and patience that is lost for good.
+    #[test]
+    fn a_turn_waits_for_those_who_come_back_and_less_for_those_who_do_not() {
+        let mut gathering = gathering(4, Duration::from_millis(8));
+        let queued = Cell::new(0);
+        let come = || queued.replace((queued.get() + 1).min(4));
+        gathering.wait(come);
+        assert_eq!(queued.get(), 4);
+        let whole = gathering.patience();
+        (0..9).for_each(|_| gathering.wait(|| 2));
+        assert_eq!(gathering.patience(), whole / 8);
+        queued.set(0);
+        gathering.wait(come);
+        assert_eq!(gathering.patience(), whole);
+    }
+}
