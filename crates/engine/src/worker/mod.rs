@@ -279,6 +279,8 @@ impl Worker {
             SealReason::Age
         } else if self.writing.is_empty() && self.cx.queue.is_shut() {
             SealReason::Pressure
+        } else if self.writer_idles() {
+            SealReason::Idle
         } else {
             return false;
         };
@@ -288,6 +290,7 @@ impl Worker {
             SealReason::Bytes => &seals.bytes,
             SealReason::Age => &seals.age,
             SealReason::Pressure => &seals.pressure,
+            SealReason::Idle => &seals.idle,
             SealReason::Settle => &seals.settle,
             SealReason::Quiesce => &seals.quiesce,
             SealReason::Drain => &seals.drain,
@@ -301,6 +304,17 @@ impl Worker {
             self.settle = Settle::Write;
         }
         true
+    }
+
+    /// A writer that gathers batches into a group of its own makes no smaller files of smaller batches, so it need not
+    /// wait for full ones: it encodes while the chain decodes.
+    fn writer_idles(&self) -> bool {
+        const ROWS_MIN: usize = 4_096;
+        const BYTES_MIN: usize = 256 << 10;
+        self.cx.barrier_every.is_some()
+            && self.writing.is_empty()
+            && self.barrier.is_none()
+            && (self.open.rows() >= ROWS_MIN || self.open.bytes() >= BYTES_MIN)
     }
 
     fn start_write(&mut self, now: Instant) -> bool {

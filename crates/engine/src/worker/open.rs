@@ -29,6 +29,8 @@ pub(crate) enum SealReason {
     Bytes,
     Age,
     Pressure,
+    /// The writer gathers, and has nothing to do.
+    Idle,
     Settle,
     Quiesce,
     Drain,
