@@ -1,0 +1,13 @@
+//! The Postgres change source: a database's tables, copied once and followed for ever, each change exactly once (I9).
+//!
+//! One source is one replication slot of one database. Log records come out of a transport, pass a bounded queue, are
+//! decoded into rows per table, and become source batches of the engine; what every sink has made durable is what the
+//! slot is told (I7). Tables stand for themselves: what cannot be carried parks its table, not its neighbours (I13).
+//!
+//! It does not write to the source database, but for the publication and the slot that it makes.
+
+mod lsn;
+mod shape;
+
+pub use lsn::{Lsn, ParseLsnError, RelationId, Xid};
+pub use shape::{ColumnShape, Identity, PgType, TableName, TableShape};
