@@ -6,8 +6,32 @@
 //!
 //! It does not write to the source database, but for the publication and the slot that it makes.
 
+mod copy;
+mod decode;
 mod lsn;
+mod relations;
+mod row_codes;
+mod rows;
 mod shape;
+mod values;
+mod version;
 
+pub use copy::{CopyLine, CopyLineError, CopyLines};
+pub use decode::{
+    Begin, COLUMNS_MAX, Cell, Cells, Commit, DecodeError, Message, Misread, NAME_BYTES_MAX, Note, OldTuple, RelationBody,
+    RelationColumn, RelationColumns, Truncate, Tuple, decode,
+};
 pub use lsn::{Lsn, ParseLsnError, RelationId, Xid};
+pub use relations::{
+    RELATIONS_MAX, Rekeyed, Relation, RelationError, Relations, Retyped, ShapeDiff, StreamColumn, Taken,
+};
+pub use row_codes::ROW_CODES;
+pub use rows::{
+    ColumnCount, Op, PlanError, Refused, RowError, RowOptions, RowPlan, Sequencer, Stamp, TableRows, meta_columns,
+    table_schema,
+};
 pub use shape::{ColumnShape, Identity, PgType, TableName, TableShape};
+pub use values::{
+    ArrayShape, InvalidText, NanPolicy, NumericUnbounded, Policies, PolicyError, RangePolicy, Tally, Target, arrow_type,
+};
+pub use version::{SEQ_MAX, SeqExhausted, Version};
