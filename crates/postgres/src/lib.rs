@@ -27,7 +27,7 @@ pub use relations::{
 };
 pub use row_codes::ROW_CODES;
 pub use rows::{
-    ColumnCount, Op, PlanError, Refused, RowError, RowOptions, RowPlan, Sequencer, Stamp, TableRows, meta_columns,
+    ColumnCount, Op, RowPlanError, Refused, RowError, RowOptions, RowPlan, Sequencer, Stamp, TableRows, meta_columns,
     table_schema,
 };
 pub use shape::{ColumnShape, Identity, PgType, TableName, TableShape};

@@ -10,7 +10,7 @@ use super::{Op, Stamp};
 use crate::decode::Cell;
 use crate::row_codes as codes;
 use crate::values::Fault;
-use crate::{ColumnShape, Lsn, RelationId, TableName};
+use crate::{ColumnShape, Lsn, RelationId, TableName, TableShape};
 
 /// Why a row's column has no value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,14 +86,15 @@ pub struct RowError {
 }
 
 impl RowError {
-    pub(super) fn new<'a>(
-        table: &TableName,
+    pub(super) fn new(
+        shape: &TableShape,
         column: &ColumnShape,
         op: Op,
         stamp: Stamp,
         fault: CellFault,
-        received: impl Iterator<Item = (&'a str, Cell<'a>)>,
+        received: Vec<Cell<'_>>,
     ) -> Self {
+        let table = &shape.name;
         let (code, why) = describe(fault);
         let name = &column.name;
         let lsn = stamp.commit_lsn;
@@ -101,7 +102,7 @@ impl RowError {
             Op::Snapshot => format!("column `{name}` of {table}, copied at {lsn}: {why}"),
             _ => format!("column `{name}` of {table}, change {} of the commit at {lsn}: {why}", stamp.seq),
         };
-        let received = Received(received.collect());
+        let received = Received { columns: &shape.columns, cells: received };
         RowError {
             code,
             table: table.clone(),
@@ -153,12 +154,16 @@ fn describe(fault: CellFault) -> (Code, &'static str) {
 }
 
 /// A row as JSON, its columns in their order.
-struct Received<'a>(Vec<(&'a str, Cell<'a>)>);
+struct Received<'a> {
+    columns: &'a [ColumnShape],
+    cells: Vec<Cell<'a>>,
+}
 
 impl Serialize for Received<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut object = serializer.serialize_map(None)?;
-        for (name, cell) in &self.0 {
+        for (column, cell) in self.columns.iter().zip(&self.cells) {
+            let name = &*column.name;
             match cell {
                 Cell::Null => object.serialize_entry(name, &None::<&str>)?,
                 Cell::Text(text) => match std::str::from_utf8(text) {

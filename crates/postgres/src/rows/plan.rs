@@ -89,14 +89,14 @@ pub struct RowPlan {
     "{table} has a column `{column}`, a name that Landfall needs for itself: leave it out with `columns:`, or rename \
      it at the source"
 )]
-pub struct PlanError {
+pub struct RowPlanError {
     /// The table.
     pub table: TableName,
     /// The column.
     pub column: Arc<str>,
 }
 
-impl Coded for PlanError {
+impl Coded for RowPlanError {
     fn code(&self) -> Code {
         codes::COLUMN_NAME
     }
@@ -112,7 +112,7 @@ impl Coded for PlanError {
 
 impl RowPlan {
     /// Plans a table's rows.
-    pub fn new(shape: Arc<TableShape>, options: RowOptions) -> Result<Self, PlanError> {
+    pub fn new(shape: Arc<TableShape>, options: RowOptions) -> Result<Self, RowPlanError> {
         let schema = table_schema(&shape, &options)?;
         Ok(RowPlan { shape, schema, options })
     }
@@ -130,11 +130,11 @@ impl RowPlan {
 
 /// The schema of a table's batches: its columns in the stream's order, `_op`, `_commit_lsn`, `_seq`, `_commit_ts`,
 /// `_xid`, `__partition`, `__offset`.
-pub fn table_schema(shape: &TableShape, options: &RowOptions) -> Result<SchemaRef, PlanError> {
+pub fn table_schema(shape: &TableShape, options: &RowOptions) -> Result<SchemaRef, RowPlanError> {
     let mut fields = Vec::with_capacity(shape.columns.len() + META_FIELDS.len());
     for column in &shape.columns {
         if is_taken(&column.name) {
-            return Err(PlanError { table: shape.name.clone(), column: column.name.clone() });
+            return Err(RowPlanError { table: shape.name.clone(), column: column.name.clone() });
         }
         let data_type = arrow_type(&column.kind, options.policies_of(column), options.target);
         // A deleted row has only its key, a truncate not even that.

@@ -258,8 +258,8 @@ impl TableRows {
         }
         let shape = &self.plan.shape;
         let Some(column) = shape.columns.get(failed.column) else { return Refused::Full };
-        let names = shape.columns.iter().map(|column| &*column.name);
-        Refused::Row(Box::new(RowError::new(&shape.name, column, op, stamp, failed.fault, names.zip(received))))
+        let received = received.collect();
+        Refused::Row(Box::new(RowError::new(shape, column, op, stamp, failed.fault, received)))
     }
 }
 

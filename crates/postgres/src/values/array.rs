@@ -47,7 +47,10 @@ pub(super) fn elements<E: From<Misfit>>(
             [b'{', ..] => return Ok(Shape::Nested),
             [b'"', quoted @ ..] => {
                 let (element, after) = unquote(quoted, scratch)?;
-                take(Element::Text(element))?;
+                take(Element::Text(match element {
+                    Quoted::Plain(text) => text,
+                    Quoted::Unescaped => scratch,
+                }))?;
                 rest = after;
             }
             _ => {
@@ -90,12 +93,20 @@ fn bounds(text: &[u8]) -> Result<(bool, usize, &[u8]), Misfit> {
     Ok((is_shifted, dimensions, rest))
 }
 
+/// A quoted element's text.
+enum Quoted<'t> {
+    /// As it stands.
+    Plain(&'t [u8]),
+    /// In the scratch.
+    Unescaped,
+}
+
 /// The text of a quoted element, and what follows its closing quote.
-fn unquote<'a>(quoted: &'a [u8], scratch: &'a mut Vec<u8>) -> Result<(&'a [u8], &'a [u8]), Misfit> {
+fn unquote<'t>(quoted: &'t [u8], scratch: &mut Vec<u8>) -> Result<(Quoted<'t>, &'t [u8]), Misfit> {
     let plain = memchr::memchr2(b'"', b'\\', quoted).ok_or(Misfit::Bad)?;
     let (head, tail) = quoted.split_at_checked(plain).ok_or(Misfit::Bad)?;
     if let [b'"', after @ ..] = tail {
-        return Ok((head, after));
+        return Ok((Quoted::Plain(head), after));
     }
     scratch.clear();
     scratch.extend_from_slice(head);
@@ -106,7 +117,7 @@ fn unquote<'a>(quoted: &'a [u8], scratch: &'a mut Vec<u8>) -> Result<(&'a [u8], 
                 scratch.push(*escaped);
                 rest = after;
             }
-            [b'"', after @ ..] => return Ok((scratch, after)),
+            [b'"', after @ ..] => return Ok((Quoted::Unescaped, after)),
             [] | [b'\\'] => return Err(Misfit::Bad),
             _ => {
                 let run = memchr::memchr2(b'"', b'\\', rest).ok_or(Misfit::Bad)?;
