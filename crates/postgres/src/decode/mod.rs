@@ -302,4 +302,6 @@ fn time(since_2000: i64) -> Timestamp {
 }
 
 #[cfg(test)]
+pub(crate) mod sample;
+#[cfg(test)]
 mod tests;

@@ -40,6 +40,11 @@ impl Sequencer {
         Sequencer { begin, last: 0 }
     }
 
+    #[cfg(test)]
+    pub(super) fn at(begin: Begin, last: u64) -> Self {
+        Sequencer { begin, last }
+    }
+
     /// The transaction.
     pub fn begin(&self) -> &Begin {
         &self.begin

@@ -61,6 +61,9 @@ pub struct Tally {
     pub shifted: u64,
 }
 
+/// Where a column of texts ends: offsets have 31 bits. Tests are full sooner, so that they can be.
+const TEXT_BYTES_MAX: usize = if cfg!(test) { 1 << 20 } else { i32::MAX as usize };
+
 /// Texts or bytes, one behind the other.
 struct Texts {
     bytes: Vec<u8>,
@@ -79,6 +82,9 @@ impl Texts {
 
     /// Ends a value whose bytes were appended.
     fn close(&mut self) -> Result<(), Fault> {
+        if self.bytes.len() > TEXT_BYTES_MAX {
+            return Err(Fault::Full);
+        }
         self.ends.push(i32::try_from(self.bytes.len()).map_err(|_| Fault::Full)?);
         Ok(())
     }
