@@ -1,0 +1,4 @@
+//! Against real servers, and against what they once sent.
+
+mod golden;
+mod types;
