@@ -5,7 +5,7 @@
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use landfall_types::{Code, Coded, Kind, Retry};
 
 use crate::decode::{COLUMNS_MAX, Cell};
@@ -16,6 +16,8 @@ use crate::row_codes as codes;
 pub struct CopyLines {
     line_bytes_max: usize,
     chunk: Bytes,
+    /// Bytes of the chunk that were handed out.
+    at: usize,
     /// The start of a line whose end was not in its chunk.
     partial: Vec<u8>,
     /// Whether `partial` is the line handed out last.
@@ -80,6 +82,7 @@ impl CopyLines {
         CopyLines {
             line_bytes_max,
             chunk: Bytes::new(),
+            at: 0,
             partial: Vec::new(),
             is_handed_out: false,
             cells: Vec::new(),
@@ -90,13 +93,9 @@ impl CopyLines {
 
     /// Takes the next chunk. Lines of the one before that were not asked for yet come first.
     pub fn feed(&mut self, chunk: Bytes) {
-        self.chunk = if self.chunk.is_empty() {
-            chunk
-        } else {
-            let mut joined = std::mem::take(&mut self.chunk).to_vec();
-            joined.extend_from_slice(&chunk);
-            joined.into()
-        };
+        let rest = self.chunk.get(self.at..).unwrap_or_default();
+        self.chunk = if rest.is_empty() { chunk } else { [rest, &chunk].concat().into() };
+        self.at = 0;
     }
 
     /// The next whole line, or `None` until more is fed.
@@ -104,77 +103,68 @@ impl CopyLines {
         if std::mem::take(&mut self.is_handed_out) {
             self.partial.clear();
         }
-        let end = memchr::memchr(b'\n', &self.chunk);
-        let len = end.unwrap_or(self.chunk.len());
-        if self.partial.len() + len > self.line_bytes_max {
+        let start = self.at;
+        let rest = self.chunk.get(start..).unwrap_or_default();
+        let end = memchr::memchr(b'\n', rest);
+        if self.partial.len() + end.unwrap_or(rest.len()) > self.line_bytes_max {
             return Err(CopyLineError::TooLong { line: self.lines + 1, limit: self.line_bytes_max });
         }
-        if end.is_none() {
-            self.partial.extend_from_slice(&self.chunk);
+        let Some(len) = end else {
+            self.partial.extend_from_slice(rest);
             self.chunk.clear();
+            self.at = 0;
             return Ok(None);
-        }
+        };
+        let line = self.chunk.get(start..start + len).unwrap_or_default();
+        self.at += line.len() + 1;
         self.lines += 1;
-        let line = self.chunk.split_to(len);
-        self.chunk.advance(1);
-        if self.partial.is_empty() {
-            self.split(&line)?;
-            return Ok(Some(CopyLine {
-                number: self.lines,
-                line: LineBytes::Shared(line),
-                unescaped: &self.unescaped,
-                cells: &self.cells,
-            }));
+        let line = if self.partial.is_empty() {
+            line
+        } else {
+            self.partial.extend_from_slice(line);
+            self.is_handed_out = true;
+            &self.partial
+        };
+        if !split(line, &mut self.cells, &mut self.unescaped) {
+            return Err(CopyLineError::TooManyColumns { line: self.lines });
         }
-        self.partial.extend_from_slice(&line);
-        self.is_handed_out = true;
-        let joined = std::mem::take(&mut self.partial);
-        let split = self.split(&joined);
-        self.partial = joined;
-        split?;
-        Ok(Some(CopyLine {
-            number: self.lines,
-            line: LineBytes::Joined(&self.partial),
-            unescaped: &self.unescaped,
-            cells: &self.cells,
-        }))
+        Ok(Some(CopyLine { number: self.lines, line, unescaped: &self.unescaped, cells: &self.cells }))
     }
 
     /// Says that no chunk follows: the last line must have ended.
     pub fn finish(self) -> Result<u64, CopyLineError> {
         let open = if self.is_handed_out { 0 } else { self.partial.len() };
-        match open + self.chunk.len() {
+        match open + self.chunk.len() - self.at {
             0 => Ok(self.lines),
             len => Err(CopyLineError::CutShort { line: self.lines + 1, len }),
         }
     }
+}
 
-    fn split(&mut self, line: &[u8]) -> Result<(), CopyLineError> {
-        self.cells.clear();
-        self.unescaped.clear();
-        let mut start = 0;
-        loop {
-            if self.cells.len() == COLUMNS_MAX {
-                return Err(CopyLineError::TooManyColumns { line: self.lines });
+/// Finds the cells of a line; `false` where it has too many.
+fn split(line: &[u8], cells: &mut Vec<Span>, unescaped: &mut Vec<u8>) -> bool {
+    cells.clear();
+    unescaped.clear();
+    let mut start = 0;
+    while cells.len() < COLUMNS_MAX {
+        let rest = line.get(start..).unwrap_or_default();
+        let (len, span) = match memchr::memchr2(b'\t', b'\\', rest).and_then(|at| Some((at, *rest.get(at)?))) {
+            None => (rest.len(), Span::Line { start, end: line.len() }),
+            Some((at, b'\t')) => (at, Span::Line { start, end: start + at }),
+            Some(_) => {
+                // A tab inside a value is escaped, so the next one ends it.
+                let len = memchr::memchr(b'\t', rest).unwrap_or(rest.len());
+                let raw = rest.get(..len).unwrap_or_default();
+                (len, if raw == b"\\N" { Span::Null } else { unescape(raw, unescaped) })
             }
-            let rest = line.get(start..).unwrap_or_default();
-            let (end, span) = match memchr::memchr2(b'\t', b'\\', rest).and_then(|at| Some((at, *rest.get(at)?))) {
-                None => (rest.len(), Span::Line { start, end: line.len() }),
-                Some((at, b'\t')) => (at, Span::Line { start, end: start + at }),
-                Some(_) => {
-                    // A tab inside a value is escaped, so the next one ends it.
-                    let end = memchr::memchr(b'\t', rest).unwrap_or(rest.len());
-                    let raw = rest.get(..end).unwrap_or_default();
-                    (end, if raw == b"\\N" { Span::Null } else { unescape(raw, &mut self.unescaped) })
-                }
-            };
-            self.cells.push(span);
-            if end == rest.len() {
-                return Ok(());
-            }
-            start += end + 1;
+        };
+        cells.push(span);
+        if len == rest.len() {
+            return true;
         }
+        start += len + 1;
     }
+    false
 }
 
 /// Appends a value without its escapes.
@@ -215,14 +205,9 @@ fn number(digits: &[u8], radix: u32, most: usize) -> (u8, &[u8]) {
 /// One row as it was copied.
 pub struct CopyLine<'a> {
     number: u64,
-    line: LineBytes<'a>,
+    line: &'a [u8],
     unescaped: &'a [u8],
     cells: &'a [Span],
-}
-
-enum LineBytes<'a> {
-    Shared(Bytes),
-    Joined(&'a [u8]),
 }
 
 impl CopyLine<'_> {
@@ -243,13 +228,9 @@ impl CopyLine<'_> {
 
     /// Its cells, in the order in which they were asked for.
     pub fn cells(&self) -> impl Iterator<Item = Cell<'_>> + Clone {
-        let line: &[u8] = match &self.line {
-            LineBytes::Shared(bytes) => bytes,
-            LineBytes::Joined(bytes) => bytes,
-        };
         self.cells.iter().map(move |span| match *span {
             Span::Null => Cell::Null,
-            Span::Line { start, end } => Cell::Text(line.get(start..end).unwrap_or_default()),
+            Span::Line { start, end } => Cell::Text(self.line.get(start..end).unwrap_or_default()),
             Span::Unescaped { start, end } => Cell::Text(self.unescaped.get(start..end).unwrap_or_default()),
         })
     }

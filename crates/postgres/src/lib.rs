@@ -18,8 +18,8 @@ mod version;
 
 pub use copy::{CopyLine, CopyLineError, CopyLines};
 pub use decode::{
-    Begin, COLUMNS_MAX, Cell, Cells, Commit, DecodeError, Message, Misread, NAME_BYTES_MAX, Note, OldTuple, RelationBody,
-    RelationColumn, RelationColumns, Truncate, Tuple, decode,
+    Begin, COLUMNS_MAX, Cell, Cells, Commit, DecodeError, Message, Misread, NAME_BYTES_MAX, Note, OldTuple,
+    RelationBody, RelationColumn, RelationColumns, Truncate, Tuple, decode,
 };
 pub use lsn::{Lsn, ParseLsnError, RelationId, Xid};
 pub use relations::{
@@ -27,7 +27,7 @@ pub use relations::{
 };
 pub use row_codes::ROW_CODES;
 pub use rows::{
-    ColumnCount, Op, RowPlanError, Refused, RowError, RowOptions, RowPlan, Sequencer, Stamp, TableRows, meta_columns,
+    ColumnCount, Op, Refused, RowError, RowOptions, RowPlan, RowPlanError, Sequencer, Stamp, TableRows, meta_columns,
     table_schema,
 };
 pub use shape::{ColumnShape, Identity, PgType, TableName, TableShape};

@@ -11,7 +11,8 @@ const SERVER_EPOCH_MICROS: i64 = 946_684_800_000_000;
 pub(crate) fn parse_line(line: &str) -> anyhow::Result<(Lsn, Vec<u8>)> {
     let (lsn, hex) = line.split_once(' ').unwrap_or((line, ""));
     let digits = hex.as_bytes().chunks(2);
-    let bytes = digits.map(|pair| Ok(u8::from_str_radix(std::str::from_utf8(pair)?, 16)?)).collect::<anyhow::Result<_>>()?;
+    let bytes =
+        digits.map(|pair| Ok(u8::from_str_radix(std::str::from_utf8(pair)?, 16)?)).collect::<anyhow::Result<_>>()?;
     Ok((lsn.parse()?, bytes))
 }
 

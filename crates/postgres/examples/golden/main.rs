@@ -41,7 +41,8 @@ fn show() -> Result<()> {
     for line in std::io::stdin().lock().lines() {
         let (lsn, bytes) = dump::parse_line(&line?)?;
         match dump::dump(lsn, &bytes) {
-            Ok(text) => writeln!(out, "{text}")?,
+            // Names may hold anything; a message stays a line.
+            Ok(text) => writeln!(out, "{}", text.replace('\n', "\\n"))?,
             Err(error) => writeln!(out, "error {error}")?,
         }
     }

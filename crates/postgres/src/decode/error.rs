@@ -74,7 +74,10 @@ impl fmt::Display for DecodeError {
         }
         match self.misread {
             Misread::Malformed { expected, at } => {
-                write!(f, ": {expected} was expected at byte {at}; the server and this version do not agree on the protocol")
+                write!(
+                    f,
+                    ": {expected} was expected at byte {at}; the server and this version do not agree on the protocol"
+                )
             }
             Misread::UnknownKind(_) => f.write_str(": the kind is not one of protocol 1, which was asked for"),
             Misread::Limit { what, value, limit } => write!(f, ": {what} is {value}, at most {limit} is possible"),

@@ -239,10 +239,7 @@ fn read<'a>(bytes: &'a [u8], relation: &mut Option<RelationId>) -> Result<Messag
         }),
         b'C' => {
             // No flag is defined; the server sends 0.
-            let flags_at = cursor.fault("flags of 0");
-            if cursor.u8("flags")? != 0 {
-                return Err(flags_at);
-            }
+            flags(&mut cursor, 0, "flags of 0")?;
             Message::Commit(Commit {
                 commit_lsn: Lsn(cursor.u64("the commit LSN")?),
                 end_lsn: Lsn(cursor.u64("the end LSN")?),
@@ -264,17 +261,13 @@ fn read<'a>(bytes: &'a [u8], relation: &mut Option<RelationId>) -> Result<Messag
         },
         b'T' => {
             let count = cursor.u32("a relation count")?;
-            let flags = cursor.u8("flags")?;
+            let flags = flags(&mut cursor, 3, "flags of 0 to 3")?;
             let len = (count as usize).checked_mul(4).ok_or(cursor.fault("as many relation ids as counted"))?;
             let relations = cursor.take(len, "as many relation ids as counted")?;
-            Message::Truncate(Truncate {
-                relations,
-                is_cascade: flags & 1 != 0,
-                restarts_identity: flags & 2 != 0,
-            })
+            Message::Truncate(Truncate { relations, is_cascade: flags & 1 != 0, restarts_identity: flags & 2 != 0 })
         }
         b'M' => {
-            let flags = cursor.u8("flags")?;
+            let flags = flags(&mut cursor, 1, "flags of 0 or 1")?;
             let lsn = Lsn(cursor.u64("the message's LSN")?);
             let prefix = cursor.text("the message's prefix")?;
             let len = cursor.u32("the message's length")?;
@@ -289,6 +282,13 @@ fn read<'a>(bytes: &'a [u8], relation: &mut Option<RelationId>) -> Result<Messag
     };
     cursor.end()?;
     Ok(message)
+}
+
+/// Flags, of which none is unknown: one that is could change what the message means.
+fn flags(cursor: &mut Cursor<'_>, known: u8, expected: &'static str) -> Result<u8, cursor::Fault> {
+    let fault = cursor.fault(expected);
+    let flags = cursor.u8("flags")?;
+    if flags & !known == 0 { Ok(flags) } else { Err(fault) }
 }
 
 /// The server sends an empty schema for its own catalog's.

@@ -35,9 +35,7 @@ fn walk(bytes: &[u8]) -> Result<usize, DecodeError> {
     Ok(match decode(LSN, bytes)? {
         Message::Relation(body) => body.columns().map(|column| column.name.len()).sum(),
         Message::Insert { new, .. } => new.cells().count(),
-        Message::Update { old, new, .. } => {
-            new.cells().count() + old.map_or(0, |old| old.tuple().cells().count())
-        }
+        Message::Update { old, new, .. } => new.cells().count() + old.map_or(0, |old| old.tuple().cells().count()),
         Message::Delete { old, .. } => old.tuple().cells().count(),
         Message::Truncate(truncate) => truncate.relations().count(),
         _ => 0,
@@ -63,10 +61,13 @@ fn every_message_of_protocol_1_reads_as_it_was_sent() {
     let Message::Relation(read) = decode(LSN, &relation).expect("relation") else { panic!("a relation") };
     assert_eq!((read.id, read.schema, read.name, read.identity), (RelationId(5), "pg_catalog", "T", Identity::Index));
     let columns: Vec<_> = read.columns().collect();
-    assert_eq!(columns, [
-        RelationColumn { name: "Id", is_identity: true, type_oid: 23, modifier: -1 },
-        RelationColumn { name: "n", is_identity: false, type_oid: 1700, modifier: 0x000a_0006 },
-    ]);
+    assert_eq!(
+        columns,
+        [
+            RelationColumn { name: "Id", is_identity: true, type_oid: 23, modifier: -1 },
+            RelationColumn { name: "n", is_identity: false, type_oid: 1700, modifier: 0x000a_0006 },
+        ]
+    );
 
     let type_name = sample::type_name(6, "s", "mood");
     assert_eq!(decode(LSN, &type_name), Ok(Message::Type { oid: 6, schema: "s", name: "mood" }));
@@ -136,6 +137,17 @@ fn no_cut_message_and_no_message_with_more_behind_it_is_taken() {
         longer.push(0);
         assert!(walk(&longer).is_err(), "a byte behind {message:?}");
     }
+}
+
+/// Catches a flag of a later server that is passed over though it may change what the message means.
+#[test]
+fn flags_that_are_not_known_are_refused() {
+    for message in [sample::truncate(4, &[5]), sample::note(2, 1, "p", b"")] {
+        assert_eq!(walk(&message).expect_err("an unknown flag").code().to_string(), "LF-PG0304");
+    }
+    let mut commit = sample::commit(1, 2, 3);
+    commit[1] = 1;
+    assert!(walk(&commit).is_err());
 }
 
 /// Catches room made by a length that was only claimed.

@@ -101,7 +101,8 @@ fn a_diff_tells_what_changed() {
     let same = stream(&[("id", 23, true), ("a", 25, false), ("b", 25, false)]);
     assert!(ShapeDiff::between(&known, &same).is_empty());
 
-    let added = ShapeDiff::between(&known, &stream(&[("id", 23, true), ("a", 25, false), ("b", 25, false), ("c", 20, false)]));
+    let added =
+        ShapeDiff::between(&known, &stream(&[("id", 23, true), ("a", 25, false), ("b", 25, false), ("c", 20, false)]));
     assert_eq!((added.added.len(), added.dropped.len(), added.keeps_rows()), (1, 0, false));
     assert_eq!(&*added.added[0].name, "c");
 

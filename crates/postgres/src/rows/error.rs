@@ -145,7 +145,9 @@ fn describe(fault: CellFault) -> (Code, &'static str) {
         CellFault::Value(Fault::Beyond) => {
             (codes::OUT_OF_RANGE, "a value past what the column can hold; see `values.out_of_range`")
         }
-        CellFault::Value(Fault::NotUtf8) => (codes::INVALID_TEXT, "a text that is not UTF-8; see `values.invalid_text`"),
+        CellFault::Value(Fault::NotUtf8) => {
+            (codes::INVALID_TEXT, "a text that is not UTF-8; see `values.invalid_text`")
+        }
         CellFault::Value(Fault::ManyDimensions) => {
             (codes::ARRAY_SHAPE, "an array of more than one dimension; see `values.array_shape`")
         }

@@ -15,7 +15,7 @@ mod stamp;
 mod table_rows;
 
 pub use error::{ColumnCount, Refused, RowError};
-pub use plan::{RowPlanError, RowOptions, RowPlan, meta_columns, table_schema};
+pub use plan::{RowOptions, RowPlan, RowPlanError, meta_columns, table_schema};
 pub use stamp::{Sequencer, Stamp};
 pub use table_rows::TableRows;
 

@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow_array::{
-    ArrayRef, RecordBatch, StringArray, TimestampMicrosecondArray, UInt32Array, UInt64Array,
-};
+use arrow_array::{ArrayRef, RecordBatch, StringArray, TimestampMicrosecondArray, UInt32Array, UInt64Array};
 use arrow_buffer::{Buffer, NullBufferBuilder, OffsetBuffer, ScalarBuffer};
 use arrow_schema::ArrowError;
 use landfall_types::{Offset, PartitionId};
@@ -122,8 +120,7 @@ impl TableRows {
             self.push(Row { op: Op::Delete, stamp }, old.tuple().cells())
                 .map_err(|failed| self.refuse(before, Op::Delete, stamp, &failed, cells()))?;
         }
-        self.push(Row { op, stamp: image }, cells())
-            .map_err(|failed| self.refuse(before, op, image, &failed, cells()))
+        self.push(Row { op, stamp: image }, cells()).map_err(|failed| self.refuse(before, op, image, &failed, cells()))
     }
 
     /// Appends a deleted row: its key, and all of it where the server sends all.
@@ -134,9 +131,12 @@ impl TableRows {
         self.push(Row { op: Op::Delete, stamp }, tuple.cells()).map_err(|failed| {
             let plan = self.plan.clone();
             // What is outside a bare key was not received, though its place says NULL.
-            let received = plan.shape.columns.iter().zip(tuple.cells()).map(|(column, cell)| {
-                if old.is_whole() || column.is_key { cell } else { Cell::Unchanged }
-            });
+            let received = plan
+                .shape
+                .columns
+                .iter()
+                .zip(tuple.cells())
+                .map(|(column, cell)| if old.is_whole() || column.is_key { cell } else { Cell::Unchanged });
             self.refuse(before, Op::Delete, stamp, &failed, received)
         })
     }

@@ -12,8 +12,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::copy::CopyLines;
 use crate::decode::{Begin, Cell, Message, decode, sample};
-use crate::version::SEQ_MAX;
 use crate::values::{NanPolicy, Policies};
+use crate::version::SEQ_MAX;
 use crate::{ColumnShape, Identity, Lsn, PgType, RelationId, TableName, TableShape, Xid};
 
 const NULL: Cell<'static> = Cell::Null;
@@ -123,9 +123,10 @@ fn a_batch_has_the_tables_columns_and_then_what_each_change_is() {
     let batch = finish(&mut rows);
     let schema = batch.schema();
     let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
-    assert_eq!(names, [
-        "id", "title", "body", "_op", "_commit_lsn", "_seq", "_commit_ts", "_xid", "__partition", "__offset"
-    ]);
+    assert_eq!(
+        names,
+        ["id", "title", "body", "_op", "_commit_lsn", "_seq", "_commit_ts", "_xid", "__partition", "__offset"]
+    );
     assert_eq!(shown(&batch), [row("i", 1, 1, Some("a"), None), row("s", 0, 2, Some("b"), None)]);
     assert_eq!(batch.column(4).as_primitive::<UInt64Type>().values(), &[0x100, 0x90]);
     assert_eq!(batch.column(6).as_primitive::<TimestampMicrosecondType>().values(), &[5, 4]);
@@ -164,12 +165,15 @@ fn unchanged_toast_under_default_full_index_and_key_change() {
     // A true NULL stays one.
     let nulled = sample::update(1, Some((b'O', &whole)), &[text("1"), text("b"), NULL]);
     apply(&mut rows, 5, &nulled).expect("taken");
-    assert_eq!(shown(&finish(&mut rows)), [
-        row("u", 2, 1, Some("b"), Some("xxx")),
-        row("d", 3, 1, Some("a"), Some("xxx")),
-        row("i", 4, 101, Some("b"), Some("xxx")),
-        row("u", 6, 1, Some("b"), None),
-    ]);
+    assert_eq!(
+        shown(&finish(&mut rows)),
+        [
+            row("u", 2, 1, Some("b"), Some("xxx")),
+            row("d", 3, 1, Some("a"), Some("xxx")),
+            row("i", 4, 101, Some("b"), Some("xxx")),
+            row("u", 6, 1, Some("b"), None),
+        ]
+    );
 
     // DEFAULT and INDEX: nothing tells it, with or without a key change. Neither half of the key change is there.
     let key = [text("1"), NULL, NULL];
@@ -213,12 +217,15 @@ fn a_key_change_deletes_the_old_row_and_inserts_the_new_one() {
     apply(&mut rows, 1, &sample::update(1, Some((b'K', &key("1"))), &new)).expect("taken");
     apply(&mut rows, 3, &sample::update(1, Some((b'K', &key("2"))), &new)).expect("taken");
     apply(&mut rows, 5, &sample::update(1, None, &new)).expect("taken");
-    assert_eq!(shown(&finish(&mut rows)), [
-        row("d", 1, 1, None, None),
-        row("i", 2, 2, Some("a"), Some("x")),
-        row("u", 4, 2, Some("a"), Some("x")),
-        row("u", 6, 2, Some("a"), Some("x")),
-    ]);
+    assert_eq!(
+        shown(&finish(&mut rows)),
+        [
+            row("d", 1, 1, None, None),
+            row("i", 2, 2, Some("a"), Some("x")),
+            row("u", 4, 2, Some("a"), Some("x")),
+            row("u", 6, 2, Some("a"), Some("x")),
+        ]
+    );
 }
 
 /// Catches a delete that is refused because its message has only the key (F-P10).
@@ -274,7 +281,8 @@ fn a_text_that_is_not_utf8_is_in_the_dead_letter_as_hex() {
 /// Catches a value of a row that was refused in the counts of policies.
 #[test]
 fn policies_are_counted_for_rows_that_are_there() {
-    let shape = shape(&[("id", PgType::Int4, true), ("n", PgType::Numeric(Some((5, 2))), false), ("m", PgType::Int4, false)]);
+    let shape =
+        shape(&[("id", PgType::Int4, true), ("n", PgType::Numeric(Some((5, 2))), false), ("m", PgType::Int4, false)]);
     let policies = Policies { nan: NanPolicy::Null, ..Policies::default() };
     let mut rows = rows_of(shape, RowOptions { policies, ..RowOptions::default() });
     apply(&mut rows, 1, &sample::insert(1, &[text("1"), text("NaN"), NULL])).expect("taken");

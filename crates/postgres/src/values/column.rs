@@ -127,17 +127,37 @@ enum Cells {
     OidAsInt64(Vec<i64>),
     Float32(Vec<f32>),
     Float64(Vec<f64>),
-    Decimal128 { values: Vec<i128>, precision: u8, scale: i8 },
-    Decimal256 { values: Vec<i256>, precision: u8, scale: i8 },
-    Text { texts: Texts, replaces: bool },
+    Decimal128 {
+        values: Vec<i128>,
+        precision: u8,
+        scale: i8,
+    },
+    Decimal256 {
+        values: Vec<i256>,
+        precision: u8,
+        scale: i8,
+    },
+    Text {
+        texts: Texts,
+        replaces: bool,
+    },
     /// A text's bytes, UTF-8 or not.
     TextBytes(Texts),
     Bytea(Texts),
     Date(Vec<i32>),
-    Timestamp { values: Vec<i64>, has_zone: bool },
+    Timestamp {
+        values: Vec<i64>,
+        has_zone: bool,
+    },
     Time(Vec<i64>),
     Uuid(Vec<[u8; 16]>),
-    List { ends: Vec<i32>, item: Box<Column>, field: FieldRef, delimiter: u8, scratch: Vec<u8> },
+    List {
+        ends: Vec<i32>,
+        item: Box<Column>,
+        field: FieldRef,
+        delimiter: u8,
+        scratch: Vec<u8>,
+    },
 }
 
 /// What becomes of values that do not fit.

@@ -9,21 +9,19 @@
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
-mod arrow_form;
 mod array;
+mod arrow_form;
 mod bytes;
 mod column;
 mod number;
 mod policy;
 mod time;
 
-pub use arrow_form::{Target, arrow_type};
 pub(crate) use arrow_form::arrow_field;
+pub use arrow_form::{Target, arrow_type};
 pub use column::Tally;
 pub(crate) use column::{Column, Fault};
-pub use policy::{
-    ArrayShape, InvalidText, NanPolicy, NumericUnbounded, Policies, PolicyError, RangePolicy,
-};
+pub use policy::{ArrayShape, InvalidText, NanPolicy, NumericUnbounded, Policies, PolicyError, RangePolicy};
 
 /// Why a text gives no value of its type; what follows is the policies' business.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -142,11 +142,11 @@ fn f_p8_a_numeric_without_modifier_is_its_text_unless_a_decimal_is_asked_for() {
     for text in ["0.0012000", "NaN", "-Infinity", &format!("1{}", "0".repeat(131_071))] {
         assert_eq!(exact(&unbounded, text).as_string::<i32>().value(0), text);
     }
-    let mut policies = Policies { numeric_unbounded: "decimal(6, 3)".parse().expect("a decimal"), ..Policies::default() };
+    let mut policies =
+        Policies { numeric_unbounded: "decimal(6, 3)".parse().expect("a decimal"), ..Policies::default() };
     let scaled = |policies: &Policies, text: &str| {
-        read(&unbounded, policies, &[text.as_bytes()]).map(|(array, tally)| {
-            (array.is_valid(0).then(|| array.as_primitive::<Decimal128Type>().value(0)), tally)
-        })
+        read(&unbounded, policies, &[text.as_bytes()])
+            .map(|(array, tally)| (array.is_valid(0).then(|| array.as_primitive::<Decimal128Type>().value(0)), tally))
     };
     assert_eq!(scaled(&policies, "999.999").expect("fits").0, Some(999_999));
     assert_eq!(scaled(&policies, "0.0010000").expect("zeros say nothing").0, Some(1));
@@ -197,7 +197,9 @@ fn f_p7_dates_and_timestamps_are_exact_or_go_by_policy() {
     ] {
         assert_eq!(native::<Date32Type>(&PgType::Date, text), days, "`{text}`");
     }
-    for text in ["1970-1-01", "1970-02-29", "0000-01-01", "1970-01-01 AD", "70-01-01", "5874898-01-01", "", "1970-01-01 BCE"] {
+    for text in
+        ["1970-1-01", "1970-02-29", "0000-01-01", "1970-01-01 AD", "70-01-01", "5874898-01-01", "", "1970-01-01 BCE"]
+    {
         assert_eq!(fault(&PgType::Date, text), Fault::Bad, "`{text}`");
     }
     let micros = |kind: &PgType, text| native::<TimestampMicrosecondType>(kind, text);
@@ -213,19 +215,27 @@ fn f_p7_dates_and_timestamps_are_exact_or_go_by_policy() {
         assert_eq!(fault(&kind, &format!("294247-01-10 04:00:54.775808{zone}")), Fault::Beyond);
         assert_eq!(fault(&kind, &format!("294276-12-31 23:59:59.999999{zone}")), Fault::Beyond);
         assert_eq!(fault(&kind, "-infinity"), Fault::Infinite);
-        for text in ["1970-01-01", "1970-01-01T00:00:00", "1970-01-01 25:00:00", "1970-01-01 00:00:00.1234567", "1970-01-01 00:00:00+"] {
+        for text in [
+            "1970-01-01",
+            "1970-01-01T00:00:00",
+            "1970-01-01 25:00:00",
+            "1970-01-01 00:00:00.1234567",
+            "1970-01-01 00:00:00+",
+        ] {
             assert_eq!(fault(&kind, &format!("{text}{zone}x")), Fault::Bad, "`{text}`");
         }
     }
     assert_eq!(fault(&PgType::TimestampTz, "1970-01-01 00:00:00"), Fault::Bad, "a zone is missing");
     assert_eq!(fault(&PgType::Timestamp, "1970-01-01 00:00:00+00"), Fault::Bad, "a zone too many");
 
-    let clamp = Policies { infinity: RangePolicy::Clamp, out_of_range: Some(RangePolicy::Clamp), ..Policies::default() };
+    let clamp =
+        Policies { infinity: RangePolicy::Clamp, out_of_range: Some(RangePolicy::Clamp), ..Policies::default() };
     let (dates, tally) = read(&PgType::Date, &clamp, &[b"infinity", b"-infinity"]).expect("clamped");
     assert_eq!(dates.as_primitive::<Date32Type>().values(), &[2_145_042_905, -2_440_588]);
     assert_eq!(tally.clamped, 2);
     let (times, tally) =
-        read(&PgType::Timestamp, &clamp, &[b"294276-12-31 23:59:59.999999", b"infinity", b"-infinity"]).expect("clamped");
+        read(&PgType::Timestamp, &clamp, &[b"294276-12-31 23:59:59.999999", b"infinity", b"-infinity"])
+            .expect("clamped");
     assert_eq!(
         times.as_primitive::<TimestampMicrosecondType>().values(),
         &[i64::MAX, i64::MAX, -210_866_803_200_000_000]
@@ -250,10 +260,14 @@ fn a_time_of_24_hours_is_never_another_time() {
     assert_eq!(arrow_type(&PgType::Time, &default, Target::Arrow), DataType::Utf8);
     assert_eq!(exact(&PgType::Time, "24:00:00").as_string::<i32>().value(0), "24:00:00");
     let of = |policy| Policies { out_of_range: Some(policy), ..Policies::default() };
-    assert_eq!(arrow_type(&PgType::Time, &of(RangePolicy::Error), Target::Arrow), DataType::Time64(TimeUnit::Microsecond));
+    assert_eq!(
+        arrow_type(&PgType::Time, &of(RangePolicy::Error), Target::Arrow),
+        DataType::Time64(TimeUnit::Microsecond)
+    );
     assert_eq!(fault_under(&PgType::Time, &of(RangePolicy::Error), "24:00:00"), Fault::Beyond);
     let (times, tally) =
-        read(&PgType::Time, &of(RangePolicy::Clamp), &[b"24:00:00", b"23:59:59.999999", b"00:00:00.000001"]).expect("clamped");
+        read(&PgType::Time, &of(RangePolicy::Clamp), &[b"24:00:00", b"23:59:59.999999", b"00:00:00.000001"])
+            .expect("clamped");
     assert_eq!(times.as_primitive::<Time64MicrosecondType>().values(), &[86_399_999_999, 86_399_999_999, 1]);
     assert_eq!(tally.clamped, 1);
     for text in ["24:00:00.000001", "1:00:00", "00:00", "00:00:60", "00:00:00+00"] {
@@ -318,7 +332,12 @@ fn bytes_and_uuids_are_exact() {
         uuid("a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"),
         [0xa0, 0xee, 0xbc, 0x99, 0x9c, 0x0b, 0x4e, 0xf8, 0xbb, 0x6d, 0x6b, 0xb9, 0xbd, 0x38, 0x0a, 0x11]
     );
-    for text in ["", "a0eebc999c0b4ef8bb6d6bb9bd380a11", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a1", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a111"] {
+    for text in [
+        "",
+        "a0eebc999c0b4ef8bb6d6bb9bd380a11",
+        "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a1",
+        "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a111",
+    ] {
         assert_eq!(fault(&PgType::Uuid, text), Fault::Bad, "`{text}`");
     }
 }
@@ -329,21 +348,29 @@ fn arrays_are_lists_of_their_elements() {
     let ints = array_of(PgType::Int4, ',');
     let list = |kind: &PgType, text| exact(kind, text).as_list::<i32>().value(0);
     assert_eq!(list(&ints, "{}").len(), 0);
-    assert_eq!(list(&ints, "{1,-2,NULL}").as_primitive::<Int32Type>().iter().collect::<Vec<_>>(), [Some(1), Some(-2), None]);
+    assert_eq!(
+        list(&ints, "{1,-2,NULL}").as_primitive::<Int32Type>().iter().collect::<Vec<_>>(),
+        [Some(1), Some(-2), None]
+    );
     let texts = |kind: &PgType, text| {
         list(kind, text).as_string::<i32>().iter().map(|text| text.map(str::to_owned)).collect::<Vec<_>>()
     };
     let some = |text: &str| Some(text.to_owned());
     let of_text = array_of(PgType::Text, ',');
     assert_eq!(texts(&of_text, r#"{NULL,"NULL","",a b}"#), [None, some("NULL"), some(""), some("a b")]);
-    assert_eq!(texts(&of_text, r#"{"a{b","c,d","e\"f","\\","g\\h}"}"#), [some("a{b"), some("c,d"), some("e\"f"), some("\\"), some("g\\h}")]);
+    assert_eq!(
+        texts(&of_text, r#"{"a{b","c,d","e\"f","\\","g\\h}"}"#),
+        [some("a{b"), some("c,d"), some("e\"f"), some("\\"), some("g\\h}")]
+    );
     let boxes = array_of(PgType::Other("box".into()), ';');
     assert_eq!(texts(&boxes, "{(1,1),(0,0);(3,3),(2,2)}"), [some("(1,1),(0,0)"), some("(3,3),(2,2)")]);
     let zones = array_of(PgType::TimeTz, ',');
     assert_eq!(texts(&zones, "{01:02:03+02,04:05:06-00:19:32}"), [some("01:02:03+02"), some("04:05:06-00:19:32")]);
     let floats = list(&array_of(PgType::Float8, ','), "{1.5,NaN,NULL,-Infinity}");
     let floats = floats.as_primitive::<Float64Type>();
-    assert!(floats.value(0) == 1.5 && floats.value(1).is_nan() && floats.is_null(2) && floats.value(3) == f64::NEG_INFINITY);
+    assert!(
+        floats.value(0) == 1.5 && floats.value(1).is_nan() && floats.is_null(2) && floats.value(3) == f64::NEG_INFINITY
+    );
 
     // A lower bound is dropped and counted.
     let (shifted, tally) = read(&ints, &Policies::default(), &[b"[0:1]={7,8}", b"[1:2]={7,8}"]).expect("lists");
@@ -355,7 +382,22 @@ fn arrays_are_lists_of_their_elements() {
         let (array, _) = read(&ints, &as_text, &[text.as_bytes()]).expect("text");
         assert_eq!(array.as_string::<i32>().value(0), text);
     }
-    for text in ["", "{", "}", "{1", "{1,}", "{,1}", "{1}2", "{1 2}", "{\"1\"2}", "[0:1]{1,2}", "[0]={1}", "{\"1", "{\"\\", "[a:b]={1}"] {
+    for text in [
+        "",
+        "{",
+        "}",
+        "{1",
+        "{1,}",
+        "{,1}",
+        "{1}2",
+        "{1 2}",
+        "{\"1\"2}",
+        "[0:1]{1,2}",
+        "[0]={1}",
+        "{\"1",
+        "{\"\\",
+        "[a:b]={1}",
+    ] {
         assert_eq!(fault(&ints, text), Fault::Bad, "`{text}`");
     }
     // An array inside an array is one of a domain over arrays; it is quoted like any other element.
@@ -403,7 +445,8 @@ fn a_key_is_never_nulled_by_a_policy() {
         ..Policies::default()
     };
     let mut tally = Tally::default();
-    for (kind, text) in [(PgType::Date, "infinity"), (PgType::Numeric(Some((5, 2))), "NaN"), (PgType::Time, "24:00:00")] {
+    for (kind, text) in [(PgType::Date, "infinity"), (PgType::Numeric(Some((5, 2))), "NaN"), (PgType::Time, "24:00:00")]
+    {
         let data_type = arrow_type(&kind, &policies, Target::Arrow);
         let mut key = Column::new(&kind, &data_type, &policies, true);
         assert!(key.push_text(text.as_bytes(), &mut tally).is_err(), "{kind:?}");
@@ -446,11 +489,32 @@ fn a_failed_value_leaves_no_trace() {
 
 fn kinds() -> Vec<PgType> {
     let mut kinds = vec![
-        PgType::Bool, PgType::Int2, PgType::Int4, PgType::Int8, PgType::Oid, PgType::Xid8, PgType::Float4,
-        PgType::Float8, PgType::Numeric(None), PgType::Numeric(Some((10, 2))), PgType::Numeric(Some((60, 7))),
-        PgType::Money, PgType::Text, PgType::Char, PgType::Bytea, PgType::Date, PgType::Timestamp,
-        PgType::TimestampTz, PgType::Time, PgType::TimeTz, PgType::Interval, PgType::Uuid, PgType::Json,
-        PgType::Jsonb, PgType::Enum, other(),
+        PgType::Bool,
+        PgType::Int2,
+        PgType::Int4,
+        PgType::Int8,
+        PgType::Oid,
+        PgType::Xid8,
+        PgType::Float4,
+        PgType::Float8,
+        PgType::Numeric(None),
+        PgType::Numeric(Some((10, 2))),
+        PgType::Numeric(Some((60, 7))),
+        PgType::Money,
+        PgType::Text,
+        PgType::Char,
+        PgType::Bytea,
+        PgType::Date,
+        PgType::Timestamp,
+        PgType::TimestampTz,
+        PgType::Time,
+        PgType::TimeTz,
+        PgType::Interval,
+        PgType::Uuid,
+        PgType::Json,
+        PgType::Jsonb,
+        PgType::Enum,
+        other(),
     ];
     let arrays: Vec<_> = kinds.iter().map(|kind| array_of(kind.clone(), ',')).collect();
     kinds.extend(arrays.iter().map(|kind| array_of(kind.clone(), ';')));
@@ -459,7 +523,14 @@ fn kinds() -> Vec<PgType> {
 }
 
 fn policies() -> impl Strategy<Value = Policies> {
-    let range = || prop_oneof![Just(RangePolicy::Error), Just(RangePolicy::Null), Just(RangePolicy::Clamp), Just(RangePolicy::Text)];
+    let range = || {
+        prop_oneof![
+            Just(RangePolicy::Error),
+            Just(RangePolicy::Null),
+            Just(RangePolicy::Clamp),
+            Just(RangePolicy::Text)
+        ]
+    };
     (
         prop_oneof![Just(NanPolicy::Error), Just(NanPolicy::Null), Just(NanPolicy::Text)],
         range(),

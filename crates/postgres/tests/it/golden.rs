@@ -7,8 +7,15 @@ use landfall_postgres::{Lsn, Message, Relations, decode};
 #[path = "../../examples/golden/dump.rs"]
 pub(crate) mod dump;
 
-/// The messages of each recorded server, by major version.
-fn recordings() -> Vec<(u32, Vec<(Lsn, Vec<u8>)>, String)> {
+/// What a server of one major version sent, and another reader's text of it.
+struct Recording {
+    major: u32,
+    messages: Vec<(Lsn, Vec<u8>)>,
+    text: String,
+}
+
+/// The recordings, by major version.
+fn recordings() -> Vec<Recording> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let mut found: Vec<_> = std::fs::read_dir(&folder)
         .expect("tests/golden")
@@ -19,10 +26,10 @@ fn recordings() -> Vec<(u32, Vec<(Lsn, Vec<u8>)>, String)> {
             let messages = std::fs::read_to_string(&path).expect("a recording");
             let messages = messages.lines().map(|line| dump::parse_line(line).expect("a line")).collect();
             let text = std::fs::read_to_string(path.with_extension("txt")).expect("its text");
-            Some((major, messages, text))
+            Some(Recording { major, messages, text })
         })
         .collect();
-    found.sort_by_key(|(major, ..)| *major);
+    found.sort_by_key(|recording| recording.major);
     assert!(!found.is_empty(), "no recording in {}", folder.display());
     found
 }
@@ -30,7 +37,7 @@ fn recordings() -> Vec<(u32, Vec<(Lsn, Vec<u8>)>, String)> {
 /// Catches a message that we read otherwise than another reader does.
 #[test]
 fn recorded_messages_read_as_another_reader_reads_them() {
-    for (major, messages, text) in recordings() {
+    for Recording { major, messages, text } in recordings() {
         assert_eq!(messages.len(), text.lines().count());
         for (line, ((lsn, bytes), wanted)) in messages.iter().zip(text.lines()).enumerate() {
             let read = dump::dump(*lsn, bytes).unwrap_or_else(|error| panic!("{major}, line {}: {error}", line + 1));
@@ -42,11 +49,12 @@ fn recorded_messages_read_as_another_reader_reads_them() {
 /// Catches a recording that says nothing of some kind of message.
 #[test]
 fn every_kind_of_message_is_recorded() {
-    for (major, messages, _) in recordings() {
+    for Recording { major, messages, .. } in recordings() {
         for kind in
             ["begin", "commit", "origin", "relation", "type", "insert", "update", "delete", "truncate", "message"]
         {
-            let is_there = messages.iter().any(|(lsn, bytes)| decode(*lsn, bytes).is_ok_and(|read| read.kind() == kind));
+            let is_there =
+                messages.iter().any(|(lsn, bytes)| decode(*lsn, bytes).is_ok_and(|read| read.kind() == kind));
             assert!(is_there, "{kind} of {major}");
         }
     }
@@ -55,7 +63,7 @@ fn every_kind_of_message_is_recorded() {
 /// Catches a message that is understood though its end is missing.
 #[test]
 fn no_recorded_message_is_taken_without_its_end() {
-    for (_, messages, _) in recordings() {
+    for Recording { messages, .. } in recordings() {
         for (lsn, bytes) in &messages {
             // The long ones differ by the length of a text only.
             let lens = (0..bytes.len().min(300)).chain([bytes.len() - 1]);
@@ -70,7 +78,7 @@ fn no_recorded_message_is_taken_without_its_end() {
 /// message before it, over every change of shape.
 #[test]
 fn recorded_rows_fit_the_relation_before_them() {
-    for (major, messages, _) in recordings() {
+    for Recording { major, messages, .. } in recordings() {
         let mut relations = Relations::new();
         let mut rows = 0;
         for (lsn, bytes) in &messages {

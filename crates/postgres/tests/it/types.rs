@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use crate::golden::dump::parse_line;
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Date32Type, Int32Type, Int64Type, TimestampMicrosecondType, UInt64Type};
 use arrow_array::{Array, RecordBatch};
@@ -11,7 +12,6 @@ use landfall_postgres::{
     ArrayShape, ColumnShape, CopyLines, InvalidText, Lsn, Message, NanPolicy, PgType, Policies, RangePolicy, Refused,
     Relation, Relations, RowError, RowOptions, RowPlan, Sequencer, Stamp, TableRows, TableShape, Target, decode,
 };
-use crate::golden::dump::parse_line;
 use landfall_testkit::{Postgres, PostgresInstall};
 use landfall_types::{Offset, PartitionId, Timestamp};
 
@@ -56,14 +56,41 @@ fn cases() -> Vec<Case> {
         case("oid", PgType::Oid, &["0", "4294967295"]),
         case("xid8", PgType::Xid8, &["'18446744073709551615'"]),
         case("real", PgType::Float4, &["'NaN'", "'Infinity'", "'-0'", "1e-45", "0.1", "3.4028235e38"]),
-        case("double precision", PgType::Float8, &["'NaN'", "'-Infinity'", "'-0'", "5e-324", "0.1", "1.7976931348623157e308"]),
-        refused(case("numeric(10,2)", PgType::Numeric(Some((10, 2))), &["12.3", "0e-1", "'NaN'", "-99999999.99"]), &["LF-PG0402"]),
+        case(
+            "double precision",
+            PgType::Float8,
+            &["'NaN'", "'-Infinity'", "'-0'", "5e-324", "0.1", "1.7976931348623157e308"],
+        ),
+        refused(
+            case("numeric(10,2)", PgType::Numeric(Some((10, 2))), &["12.3", "0e-1", "'NaN'", "-99999999.99"]),
+            &["LF-PG0402"],
+        ),
         case("numeric(3,-2)", PgType::Numeric(Some((3, -2))), &["99949", "-1"]),
         case("numeric(3,5)", PgType::Numeric(Some((3, 5))), &["0.00123"]),
-        case("numeric(60,7)", PgType::Numeric(Some((60, 7))), &["12345678901234567890123456789012345678901234567890.1234567", "-0.0000001"]),
-        case("numeric", PgType::Numeric(None), &["'NaN'", "'Infinity'", "'-Infinity'", "1e131071", "0e-1", "0.0012000"]),
+        case(
+            "numeric(60,7)",
+            PgType::Numeric(Some((60, 7))),
+            &["12345678901234567890123456789012345678901234567890.1234567", "-0.0000001"],
+        ),
+        case(
+            "numeric",
+            PgType::Numeric(None),
+            &["'NaN'", "'Infinity'", "'-Infinity'", "1e131071", "0e-1", "0.0012000"],
+        ),
         case("money", PgType::Money, &["-1234.5", "0"]),
-        case("text", PgType::Text, &["''", r"'\N'", r"E'tab\t line\n return\r'", r"'back\slash \x41'", "U&'\\+01F600'", "repeat('x', 1048576)", "E'\\b\\f\\v'"]),
+        case(
+            "text",
+            PgType::Text,
+            &[
+                "''",
+                r"'\N'",
+                r"E'tab\t line\n return\r'",
+                r"'back\slash \x41'",
+                "U&'\\+01F600'",
+                "repeat('x', 1048576)",
+                "E'\\b\\f\\v'",
+            ],
+        ),
         case("varchar(8)", PgType::Text, &["'  ab  '"]),
         case("name", PgType::Text, &["'Name'"]),
         case("tsvector", PgType::Text, &["'a fat cat'"]),
@@ -71,21 +98,51 @@ fn cases() -> Vec<Case> {
         case("\"char\"", PgType::Char, &["'a'"]),
         case("bytea", PgType::Bytea, &[r"'\x'", r"'\x00ff5c'"]),
         refused(
-            case("date", PgType::Date, &["'1556-05-29'", "'9999-12-31'", "'5874897-12-31'", "'4713-01-01 BC'", "'infinity'", "'-infinity'"]),
+            case(
+                "date",
+                PgType::Date,
+                &["'1556-05-29'", "'9999-12-31'", "'5874897-12-31'", "'4713-01-01 BC'", "'infinity'", "'-infinity'"],
+            ),
             &[INFINITE, INFINITE],
         ),
         refused(
-            case("timestamp", PgType::Timestamp, &["'294276-12-31 23:59:59.999999'", "'4713-01-01 00:00:00.000001 BC'", "'infinity'", "'2024-02-29 12:00'"]),
+            case(
+                "timestamp",
+                PgType::Timestamp,
+                &[
+                    "'294276-12-31 23:59:59.999999'",
+                    "'4713-01-01 00:00:00.000001 BC'",
+                    "'infinity'",
+                    "'2024-02-29 12:00'",
+                ],
+            ),
             &["LF-PG0404", INFINITE],
         ),
         refused(
-            case("timestamptz", PgType::TimestampTz, &["'294276-12-31 23:59:59.999999+00'", "'1900-01-01 00:00:00+00:19:32'", "'-infinity'", "'0001-01-01 00:00:00+00 BC'"]),
+            case(
+                "timestamptz",
+                PgType::TimestampTz,
+                &[
+                    "'294276-12-31 23:59:59.999999+00'",
+                    "'1900-01-01 00:00:00+00:19:32'",
+                    "'-infinity'",
+                    "'0001-01-01 00:00:00+00 BC'",
+                ],
+            ),
             &["LF-PG0404", INFINITE],
         ),
         case("time", PgType::Time, &["'24:00:00'", "'23:59:59.999999'"]),
         case("timetz", PgType::TimeTz, &["'01:02:03+00:19:32'", "'24:00:00-15:59'"]),
-        case("interval", PgType::Interval, &["'-1 mon +2 days'", "'178000000 years'", "'-178000000 years'", "'0.000001 s'"]),
-        case("uuid", PgType::Uuid, &["'00000000-0000-0000-0000-000000000000'", "'A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11'"]),
+        case(
+            "interval",
+            PgType::Interval,
+            &["'-1 mon +2 days'", "'178000000 years'", "'-178000000 years'", "'0.000001 s'"],
+        ),
+        case(
+            "uuid",
+            PgType::Uuid,
+            &["'00000000-0000-0000-0000-000000000000'", "'A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11'"],
+        ),
         case("inet", other("inet"), &["'10.0.0.1/8'", "'::1'"]),
         case("macaddr8", other("macaddr8"), &["'08:00:2b:01:02:03:04:05'"]),
         case("bit varying", other("varbit"), &["B'101'", "B''"]),
@@ -97,8 +154,15 @@ fn cases() -> Vec<Case> {
         case("pair", other("pair"), &["ROW(1, 'a,\"b')", "ROW(NULL, '')"]),
         case("int4range", other("int4range"), &["'empty'", "'(,5]'"]),
         case("int4multirange", other("int4multirange"), &["'{[1,2),[5,)}'"]),
-        refused(case("integer[]", list(PgType::Int4), &["'{}'", "'[0:1]={7,8}'", "'{{1,2},{3,4}}'", "'{1,NULL}'"]), &["LF-PG0406"]),
-        case("text[]", list(PgType::Text), &[r#"'{NULL,"NULL",""}'"#, r#"'{"a{b","c,d","e\"f","g\\h"," ",x y}'"#, r"ARRAY[E'tab\t', '\N']"]),
+        refused(
+            case("integer[]", list(PgType::Int4), &["'{}'", "'[0:1]={7,8}'", "'{{1,2},{3,4}}'", "'{1,NULL}'"]),
+            &["LF-PG0406"],
+        ),
+        case(
+            "text[]",
+            list(PgType::Text),
+            &[r#"'{NULL,"NULL",""}'"#, r#"'{"a{b","c,d","e\"f","g\\h"," ",x y}'"#, r"ARRAY[E'tab\t', '\N']"],
+        ),
         case("numeric[]", list(PgType::Numeric(None)), &["'{1.5,NaN,NULL,-Infinity}'"]),
         case("double precision[]", list(PgType::Float8), &["'{1.5,NaN,NULL,-Infinity,-0}'"]),
         refused(case("date[]", list(PgType::Date), &["'{2024-02-29,NULL}'", "'{2024-02-29,infinity}'"]), &[INFINITE]),
@@ -108,7 +172,11 @@ fn cases() -> Vec<Case> {
         case("uuid[]", list(PgType::Uuid), &["ARRAY['a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'::uuid]"]),
         case("boolean[]", list(PgType::Bool), &["'{t,f,NULL}'"]),
         case("mood[]", list(PgType::Enum), &[r#"ARRAY['sad', 'it''s "ok"', NULL]::mood[]"#]),
-        case("box[]", PgType::Array { element: Box::new(other("box")), delimiter: ';' }, &["'{(1,1),(0,0);(3,3),(2,2)}'"]),
+        case(
+            "box[]",
+            PgType::Array { element: Box::new(other("box")), delimiter: ';' },
+            &["'{(1,1),(0,0);(3,3),(2,2)}'"],
+        ),
         case("ints", list(PgType::Int4), &["'{1,2}'"]),
     ]
 }
@@ -336,12 +404,8 @@ fn dates_and_timestamps_agree_with_the_servers_own_arithmetic() {
             CREATE PUBLICATION types FOR TABLE moments; SELECT pg_create_logical_replication_slot('types', 'pgoutput');
             UPDATE moments SET days = days WHERE id = 0;";
         cluster.psql("types", table).expect("a table");
-        let kinds = [
-            ("d", PgType::Date),
-            ("t", PgType::Timestamp),
-            ("micros", PgType::Int8),
-            ("z", PgType::TimestampTz),
-        ];
+        let kinds =
+            [("d", PgType::Date), ("t", PgType::Timestamp), ("micros", PgType::Int8), ("z", PgType::TimestampTz)];
         let kinds = kinds.map(|(name, kind)| (name.to_owned(), kind)).into();
         let relation = relation_of(&messages(&cluster, "types"), "moments");
         let plan = RowPlan::new(Arc::new(shape(&relation, &kinds, &["id"])), RowOptions::default()).expect("a plan");
@@ -424,10 +488,14 @@ fn the_streams_rows_add_up_to_the_table() {
                 continue;
             }
             // Rows with a refused change are for `toast: merge` or a re-sync; every other row is the server's.
-            let refused: Vec<String> = stream.refused.iter().map(|error| {
-                let row: serde_json::Value = serde_json::from_slice(&error.received).expect("an object");
-                row[key].as_str().expect("the key").to_owned()
-            }).collect();
+            let refused: Vec<String> = stream
+                .refused
+                .iter()
+                .map(|error| {
+                    let row: serde_json::Value = serde_json::from_slice(&error.received).expect("an object");
+                    row[key].as_str().expect("the key").to_owned()
+                })
+                .collect();
             let clean = |table: BTreeMap<String, _>| -> BTreeMap<String, _> {
                 table.into_iter().filter(|(key, _)| !is_touched(key, &refused)).collect()
             };
@@ -449,7 +517,10 @@ fn is_touched(key: &str, refused: &[String]) -> bool {
 fn a_sql_ascii_database_sends_bytes_that_are_no_text() {
     for cluster in clusters() {
         cluster
-            .psql("postgres", "CREATE DATABASE ascii ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
+            .psql(
+                "postgres",
+                "CREATE DATABASE ascii ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0",
+            )
             .expect("a database");
         let workload = r"
             CREATE TABLE t (id int PRIMARY KEY, v text); CREATE PUBLICATION types FOR TABLE t;
