@@ -6,8 +6,12 @@
 //!
 //! It does not write to the source database, but for the publication and the slot that it makes.
 
+mod code;
 mod lsn;
 mod shape;
+mod sql;
 
+pub use code::CODES;
 pub use lsn::{Lsn, ParseLsnError, RelationId, Xid};
 pub use shape::{ColumnShape, Identity, PgType, TableName, TableShape};
+pub use sql::{QUERY_DEADLINE, SqlConnection, SqlError};
