@@ -1,4 +1,6 @@
-//! The codes `LF-PG01xx` of connections, their pages, and what can go wrong before and on one.
+//! What can go wrong before and on a connection, and the codes of the replication connection and the queue behind it.
+//!
+//! Connection codes that SQL has too are those of [`crate::code`]; the pages of the others are here.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,17 +9,13 @@ use std::time::Duration;
 use landfall_types::{Code, CodePage, Coded, Kind, Retry};
 
 use super::Endpoint;
+use crate::code;
 
-pub(crate) const CODE_OPTIONS: Code = Code::new("PG", 101);
-pub(crate) const CODE_UNREACHABLE: Code = Code::new("PG", 102);
-pub(crate) const CODE_TLS: Code = Code::new("PG", 103);
-pub(crate) const CODE_LOGIN: Code = Code::new("PG", 104);
-pub(crate) const CODE_REFUSED: Code = Code::new("PG", 105);
-pub(crate) const CODE_PROTOCOL: Code = Code::new("PG", 106);
-pub(crate) const CODE_LOST: Code = Code::new("PG", 107);
-pub(crate) const CODE_SILENT_PEER: Code = Code::new("PG", 108);
-pub(crate) const CODE_ENDED: Code = Code::new("PG", 109);
-pub(crate) const CODE_QUEUE: Code = Code::new("PG", 110);
+pub(crate) const SILENT_PEER: Code = Code::new("PG", 108);
+pub(crate) const OPTIONS: Code = Code::new("PG", 116);
+pub(crate) const PROTOCOL: Code = Code::new("PG", 117);
+pub(crate) const STREAM_ENDED: Code = Code::new("PG", 118);
+pub(crate) const QUEUE_STOPPED: Code = Code::new("PG", 119);
 
 const fn page(
     code: Code,
@@ -30,67 +28,10 @@ const fn page(
     CodePage { code, name, kind, retry, meaning, help }
 }
 
-/// The pages of the connection's codes, for `landfall explain`.
-pub const CONNECTION_CODES: &[CodePage] = &[
+/// The pages of the codes of the replication connection and its queue, for `landfall explain`.
+pub const STREAM_CODES: &[CodePage] = &[
     page(
-        CODE_OPTIONS,
-        "PostgresConnectOptions",
-        Kind::Invalid,
-        Retry::Never,
-        "The URL, the TLS options or a name given for Postgres cannot be used.",
-        "The message names the option and what it may be. Change the configuration.",
-    ),
-    page(
-        CODE_UNREACHABLE,
-        "PostgresUnreachable",
-        Kind::Unavailable,
-        Retry::Later,
-        "No connection to the server came about in time.",
-        "Check host, port and firewall; Landfall goes on trying, with a growing delay.",
-    ),
-    page(
-        CODE_TLS,
-        "PostgresTls",
-        Kind::Conflict,
-        Retry::Later,
-        "The connection could not be encrypted as asked: the server has no TLS, or its certificate did not pass.",
-        "Compare tls.mode and tls.ca with the server's ssl settings and its certificate.",
-    ),
-    page(
-        CODE_LOGIN,
-        "PostgresLogIn",
-        Kind::Conflict,
-        Retry::Later,
-        "The server did not let the role in, or asks for a kind of log-in that is not carried (GSSAPI, SSPI).",
-        "Check user, password and the matching line of pg_hba.conf; a replication connection needs its own line \
-         (`replication` as database) and a role with REPLICATION.",
-    ),
-    page(
-        CODE_REFUSED,
-        "PostgresCommandRefused",
-        Kind::Conflict,
-        Retry::Later,
-        "The server answered a command of the replication connection with an error.",
-        "The message carries the server's own text and SQLSTATE. Slots have pages of their own: LF-PG0201 to LF-PG0211.",
-    ),
-    page(
-        CODE_PROTOCOL,
-        "PostgresProtocol",
-        Kind::Unavailable,
-        Retry::Later,
-        "Something came that is not of the Postgres protocol, or is larger than it allows.",
-        "Check that the address is that of a Postgres server and that no proxy changes the bytes. Landfall connects again.",
-    ),
-    page(
-        CODE_LOST,
-        "PostgresConnectionLost",
-        Kind::Unavailable,
-        Retry::Later,
-        "The connection broke. Nothing is lost: the stream goes on from what was confirmed.",
-        "Landfall connects again by itself; look at the server's log if it keeps happening.",
-    ),
-    page(
-        CODE_SILENT_PEER,
+        SILENT_PEER,
         "PostgresSilentPeer",
         Kind::Unavailable,
         Retry::Later,
@@ -99,20 +40,38 @@ pub const CONNECTION_CODES: &[CodePage] = &[
          `liveness_timeout` sets how long is waited.",
     ),
     page(
-        CODE_ENDED,
+        OPTIONS,
+        "PostgresConnectOptions",
+        Kind::Invalid,
+        Retry::Never,
+        "The URL, the TLS options or a name given for Postgres cannot be used.",
+        "The message names the option and what it may be. Change the configuration.",
+    ),
+    page(
+        PROTOCOL,
+        "PostgresProtocol",
+        Kind::Unavailable,
+        Retry::Later,
+        "Something came that is not of the Postgres protocol, or is larger than it allows.",
+        "Check that the address is that of a Postgres server and that no proxy changes the bytes. Landfall connects \
+         again by itself.",
+    ),
+    page(
+        STREAM_ENDED,
         "PostgresStreamEnded",
         Kind::Unavailable,
         Retry::Later,
-        "The server ended the stream: it is shutting down, or the slot was taken away.",
-        "Landfall connects again by itself. The message carries the server's text if it gave one.",
+        "The server ended the stream: it is shutting down, or something ended its sender.",
+        "Landfall connects again by itself and reads on from what it confirmed. The message carries the server's text \
+         if it gave one.",
     ),
     page(
-        CODE_QUEUE,
+        QUEUE_STOPPED,
         "ChangeQueueStopped",
         Kind::Internal,
         Retry::Later,
         "The task that decodes log records failed or panicked. What it had not confirmed is read again.",
-        "The message carries the first cause. Report it with the log around it if it comes again.",
+        "The message carries the first cause. If it comes again, report it with the log around it.",
     ),
 ];
 
@@ -130,25 +89,47 @@ pub struct ServerError {
     pub detail: Option<String>,
     /// The server's own advice.
     pub hint: Option<String>,
+    /// The function of the server that said it.
+    pub routine: Option<String>,
+}
+
+impl ServerError {
+    /// Whether it passes by itself: the server is starting, stopping, failing over or full.
+    pub fn is_passing(&self) -> bool {
+        self.sqlstate.starts_with("57P") || self.sqlstate.starts_with("08") || self.sqlstate == "53300"
+    }
+
+    /// What a refused log-in is about, by state and routine.
+    pub(crate) fn log_in_code(&self) -> Code {
+        match self.sqlstate.as_str() {
+            // One state stands for a missing role and for a missing line of pg_hba.conf.
+            "28000" if self.routine.as_deref() == Some("ClientAuthentication") => code::HBA,
+            "28000" | "28P01" => code::PASSWORD,
+            "3D000" => code::DATABASE,
+            "42501" => code::PRIVILEGE,
+            _ if self.is_passing() => code::NOT_NOW,
+            _ => code::STATEMENT,
+        }
+    }
 }
 
 /// Why a connection did not come about, or a command on it did not work.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// The URL does not parse. It is not repeated: it may hold a password.
-    #[error("{CODE_OPTIONS}: the Postgres url cannot be read ({}); it looks like postgres://user@host:5432/database", chain(source))]
+    #[error("the Postgres url cannot be read ({}); it looks like postgres://user@host:5432/database (LF-PG0116)", chain(source))]
     Url {
         /// What the parser says.
         source: tokio_postgres::Error,
     },
     /// The URL leaves out what has no default.
-    #[error("{CODE_OPTIONS}: the Postgres url names no {}; it looks like postgres://user@host:5432/database", what.trim_start_matches("a "))]
+    #[error("the Postgres url names no {}; it looks like postgres://user@host:5432/database (LF-PG0116)", what.trim_start_matches("a "))]
     Missing {
         /// What is missing.
         what: &'static str,
     },
     /// Lists of different lengths.
-    #[error("{CODE_OPTIONS}: the Postgres url has {hosts} hosts and {others} {what}; give one for each, or one port for all")]
+    #[error("the Postgres url has {hosts} hosts and {others} {what}; give one for each, or one port for all (LF-PG0116)")]
     Counts {
         /// Which list.
         what: &'static str,
@@ -158,7 +139,7 @@ pub enum ConnectError {
         others: usize,
     },
     /// An option that is not carried.
-    #[error("{CODE_OPTIONS}: `{option}` is not carried for Postgres; {hint}")]
+    #[error("`{option}` is not carried for Postgres; {hint} (LF-PG0116)")]
     Unsupported {
         /// The option.
         option: &'static str,
@@ -166,19 +147,19 @@ pub enum ConnectError {
         hint: &'static str,
     },
     /// A name that a command cannot carry.
-    #[error("{CODE_OPTIONS}: `{name}` is no slot name; use 1 to 63 of a-z, 0-9 and _")]
+    #[error("`{name}` is no slot name; use 1 to 63 of a-z, 0-9 and _ (LF-PG0116)")]
     SlotName {
         /// The name, cut.
         name: String,
     },
     /// A text with a NUL byte, which ends texts on the wire.
-    #[error("{CODE_OPTIONS}: {what} has a NUL byte in it")]
+    #[error("{what} has a NUL byte in it (LF-PG0116)")]
     Nul {
         /// Which one.
         what: &'static str,
     },
     /// The file of certificates.
-    #[error("{CODE_OPTIONS}: tls.ca {} cannot be used: {reason}", file.display())]
+    #[error("tls.ca {} cannot be used: {reason} (LF-PG0116)", file.display())]
     CaFile {
         /// The file.
         file: PathBuf,
@@ -186,28 +167,28 @@ pub enum ConnectError {
         reason: String,
     },
     /// The machine trusts nobody.
-    #[error("{CODE_OPTIONS}: tls.mode is verify_full and this machine has no trusted certificates; name a file in tls.ca")]
+    #[error("tls.mode is verify_full and this machine has no trusted certificates; name a file in tls.ca (LF-PG0116)")]
     NoRoots,
     /// A host name that no certificate could carry.
-    #[error("{CODE_OPTIONS}: `{host}` is no name that a certificate could be for")]
+    #[error("`{host}` is no name that a certificate could be for (LF-PG0116)")]
     ServerName {
         /// The host.
         host: String,
     },
     /// The TLS library does not take the configuration.
-    #[error("{CODE_TLS}: TLS could not be set up")]
+    #[error("TLS could not be set up (LF-PG0105)")]
     TlsSetup {
         /// The library's error.
         source: rustls::Error,
     },
     /// The server has no TLS.
-    #[error("{CODE_TLS}: {endpoint} does not do TLS; turn `ssl` on there, or set tls.mode to disable")]
+    #[error("{endpoint} does not do TLS; turn `ssl` on there, or set tls.mode to disable (LF-PG0105)")]
     TlsRefused {
         /// Where.
         endpoint: String,
     },
     /// The handshake failed.
-    #[error("{CODE_TLS}: the TLS handshake with {endpoint} failed: {source}")]
+    #[error("the TLS handshake with {endpoint} failed: {source} (LF-PG0105)")]
     Handshake {
         /// Where.
         endpoint: String,
@@ -215,7 +196,7 @@ pub enum ConnectError {
         source: io::Error,
     },
     /// No connection, or it broke before the log-in was done.
-    #[error("{CODE_UNREACHABLE}: {endpoint} cannot be reached: {source}")]
+    #[error("{endpoint} cannot be reached: {source} (LF-PG0101)")]
     Unreachable {
         /// Where.
         endpoint: String,
@@ -223,7 +204,7 @@ pub enum ConnectError {
         source: io::Error,
     },
     /// It took too long.
-    #[error("{CODE_UNREACHABLE}: {endpoint} did not let us in within {after:?}; raise connect_timeout in the url if that is not enough")]
+    #[error("{endpoint} did not let us in within {after:?}; raise connect_timeout in the url if that is not enough (LF-PG0101)")]
     Timeout {
         /// Where.
         endpoint: String,
@@ -231,7 +212,7 @@ pub enum ConnectError {
         after: Duration,
     },
     /// The other side does not speak the protocol.
-    #[error("{CODE_PROTOCOL}: {endpoint} answered byte 0x{answer:02x} where Postgres says S or N; is it a Postgres server?")]
+    #[error("{endpoint} answered byte 0x{answer:02x} where Postgres says S or N; is it a Postgres server? (LF-PG0117)")]
     NotPostgres {
         /// Where.
         endpoint: String,
@@ -239,31 +220,31 @@ pub enum ConnectError {
         answer: u8,
     },
     /// Something that is not of the protocol.
-    #[error("{CODE_PROTOCOL}: {what}")]
+    #[error("{what} (LF-PG0117)")]
     Protocol {
         /// What came, and what may come.
         what: String,
     },
     /// The server asks for a log-in that is not carried.
-    #[error("{CODE_LOGIN}: the server asks for {method}, which is not carried; give the role a password or a scram-sha-256 line in pg_hba.conf")]
+    #[error("the server asks for {method}, which is not carried; give the role a password or a scram-sha-256 line in pg_hba.conf (LF-PG0102)")]
     LogInMethod {
         /// The method.
         method: String,
     },
     /// The server asks for a password and none is configured.
-    #[error("{CODE_LOGIN}: the server asks for a password and none is configured; set `password`")]
+    #[error("the server asks for a password and none is configured; set `password` (LF-PG0102)")]
     NoPassword,
     /// The password exchange does not add up, or the server could not prove that it knows the password.
-    #[error("{CODE_LOGIN}: the password exchange failed: {source}")]
+    #[error("the password exchange failed: {source} (LF-PG0102)")]
     Scram {
         /// Why.
         source: io::Error,
     },
     /// The server refused the log-in.
-    #[error("{CODE_LOGIN}: the server did not let us in: {0}")]
+    #[error("the server did not let us in: {0} ({code})", code = .0.log_in_code())]
     LogIn(#[source] ServerError),
     /// The SQL client failed.
-    #[error("{CODE_UNREACHABLE}: {endpoint}: {}", chain(source))]
+    #[error("{endpoint}: {} (LF-PG0101)", chain(source))]
     Sql {
         /// Where.
         endpoint: String,
@@ -271,7 +252,7 @@ pub enum ConnectError {
         source: tokio_postgres::Error,
     },
     /// The server answered a command with an error.
-    #[error("{CODE_REFUSED}: {command} was refused: {error}")]
+    #[error("{command} was refused: {error} (LF-PG0111)")]
     Refused {
         /// The command's first words.
         command: String,
@@ -280,10 +261,10 @@ pub enum ConnectError {
         error: ServerError,
     },
     /// The connection broke.
-    #[error("{CODE_LOST}: the connection broke: {0}")]
+    #[error("the connection broke: {0} (LF-PG0107)")]
     Lost(#[source] io::Error),
     /// A command was abandoned half-way; its answer would be taken for that of the next one.
-    #[error("{CODE_LOST}: an earlier command on this connection was abandoned; open another one")]
+    #[error("an earlier command on this connection was abandoned; open another one (LF-PG0107)")]
     Abandoned,
 }
 
@@ -296,6 +277,7 @@ impl ConnectError {
                 message: cut(error.message()),
                 detail: error.detail().map(cut),
                 hint: error.hint().map(cut),
+                routine: error.routine().map(cut),
             });
         }
         ConnectError::Sql { endpoint: endpoint.to_string(), source }
@@ -322,13 +304,14 @@ impl Coded for ConnectError {
             | E::Nul { .. }
             | E::CaFile { .. }
             | E::NoRoots
-            | E::ServerName { .. } => CODE_OPTIONS,
-            E::TlsSetup { .. } | E::TlsRefused { .. } | E::Handshake { .. } => CODE_TLS,
-            E::Unreachable { .. } | E::Timeout { .. } | E::Sql { .. } => CODE_UNREACHABLE,
-            E::NotPostgres { .. } | E::Protocol { .. } => CODE_PROTOCOL,
-            E::LogInMethod { .. } | E::NoPassword | E::Scram { .. } | E::LogIn(_) => CODE_LOGIN,
-            E::Refused { .. } => CODE_REFUSED,
-            E::Lost(_) | E::Abandoned => CODE_LOST,
+            | E::ServerName { .. } => OPTIONS,
+            E::TlsSetup { .. } | E::TlsRefused { .. } | E::Handshake { .. } => code::TLS,
+            E::Unreachable { .. } | E::Timeout { .. } | E::Sql { .. } => code::UNREACHABLE,
+            E::NotPostgres { .. } | E::Protocol { .. } => PROTOCOL,
+            E::LogInMethod { .. } | E::NoPassword | E::Scram { .. } => code::PASSWORD,
+            E::LogIn(error) => error.log_in_code(),
+            E::Refused { .. } => code::STATEMENT,
+            E::Lost(_) | E::Abandoned => code::CONNECTION_LOST,
         }
     }
 
@@ -342,7 +325,7 @@ impl Coded for ConnectError {
 }
 
 pub(crate) fn page_of(code: Code) -> Option<&'static CodePage> {
-    CONNECTION_CODES.iter().find(|page| page.code == code)
+    STREAM_CODES.iter().chain(code::CODES).find(|page| page.code == code)
 }
 
 /// At most this many characters of a text that a peer sent.
@@ -352,6 +335,7 @@ pub(crate) fn cut(text: &str) -> String {
     text.chars().take(TEXT_MAX).collect()
 }
 
+/// An error with its causes, for messages of libraries that keep them apart.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -20,8 +20,8 @@ use std::time::Duration;
 use tokio_postgres::config::{ChannelBinding, Host, LoadBalanceHosts, SslMode, SslNegotiation, TargetSessionAttrs};
 
 pub use dial::Stream;
-pub use error::{CONNECTION_CODES, ConnectError, ServerError};
-pub(crate) use error::CODE_SILENT_PEER;
+pub(crate) use error::{PROTOCOL, QUEUE_STOPPED, SILENT_PEER, STREAM_ENDED, cut, page_of};
+pub use error::{ConnectError, STREAM_CODES, ServerError};
 pub use tls::{TlsMode, TlsOptions};
 
 /// Settings that every connection pins (P49): the text of a value must not depend on the role, the database or the

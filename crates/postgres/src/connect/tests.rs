@@ -28,7 +28,7 @@ fn the_configured_password_wins_and_is_never_shown() {
     assert_eq!(options.password, Some(Password::new("two")));
     assert!(!format!("{options:?}").contains("two"), "{options:?}");
     let error = parse("postgres://ada:topsecret@h:notaport/d").unwrap_err().to_string();
-    assert!(!error.contains("topsecret") && error.contains("LF-PG0101"), "{error}");
+    assert!(!error.contains("topsecret") && error.contains("LF-PG0116"), "{error}");
 }
 
 /// Catches an option that is taken and then not done: each would weaken what the operator asked for.
@@ -72,17 +72,40 @@ fn a_ca_file_without_certificates_is_refused() {
     std::fs::write(&file, "no certificate\n").unwrap();
     let tls = TlsOptions { mode: TlsMode::VerifyFull, ca: Some(file) };
     let error = tls.client().unwrap_err().to_string();
-    assert!(error.contains("no certificate") && error.contains("LF-PG0101"), "{error}");
+    assert!(error.contains("no certificate") && error.contains("LF-PG0116"), "{error}");
     let missing = TlsOptions { mode: TlsMode::VerifyFull, ca: Some(folder.path().join("none.pem")) };
     assert!(missing.client().is_err());
 }
 
-/// Catches a code without a page: `landfall explain` would not know it.
+/// Catches a code without a page, which `landfall explain` would not know, and two pages for one.
 #[test]
-fn every_connection_code_has_its_page() {
-    let numbers: Vec<u16> = CONNECTION_CODES.iter().map(|page| page.code.number()).collect();
-    assert_eq!(numbers, (101..=110).collect::<Vec<_>>());
-    for page in CONNECTION_CODES {
-        assert!(error::page_of(page.code).is_some_and(|found| !found.help.is_empty()));
+fn every_stream_code_has_one_page() {
+    for page in STREAM_CODES {
+        let pages = STREAM_CODES.iter().chain(crate::code::CODES).filter(|other| other.code == page.code);
+        assert_eq!(pages.count(), 1, "{}", page.code);
+        assert!(page_of(page.code).is_some_and(|found| !found.help.is_empty()));
+    }
+}
+
+/// Catches a refused log-in that sends the operator to the wrong file.
+#[test]
+fn a_refused_log_in_is_told_by_state_and_routine() {
+    let error = |sqlstate: &str, routine: &str| ServerError {
+        severity: "FATAL".into(),
+        sqlstate: sqlstate.into(),
+        message: String::new(),
+        detail: None,
+        hint: None,
+        routine: Some(routine.into()),
+    };
+    for (sqlstate, routine, number) in [
+        ("28000", "ClientAuthentication", 103),
+        ("28000", "InitializeSessionUserId", 102),
+        ("28P01", "auth_failed", 102),
+        ("3D000", "InitPostgres", 104),
+        ("57P03", "ProcessStartupPacket", 106),
+        ("42501", "InitPostgres", 110),
+    ] {
+        assert_eq!(error(sqlstate, routine).log_in_code().number(), number, "{sqlstate} {routine}");
     }
 }
