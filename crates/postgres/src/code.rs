@@ -61,11 +61,6 @@ const fn page(
     CodePage { code, name, kind, retry, meaning, help }
 }
 
-/// The page of a code of this crate.
-pub(crate) fn page_of(code: Code) -> Option<&'static CodePage> {
-    CODES.iter().find(|page| page.code == code)
-}
-
 /// The pages of connection, slot, schema and copy codes, for `landfall explain`.
 pub const CODES: &[CodePage] = &[
     page(
@@ -408,6 +403,5 @@ mod tests {
         for pair in CODES.windows(2) {
             assert!(pair[0].code < pair[1].code, "{} before {}", pair[0].code, pair[1].code);
         }
-        assert_eq!(page_of(SLOT_AHEAD).map(|page| page.name), Some("SlotAheadOfCheckpoint"));
     }
 }

@@ -6,12 +6,15 @@
 //!
 //! It does not write to the source database, but for the publication and the slot that it makes.
 
+mod catalog;
 mod code;
+mod connect;
 mod lsn;
 mod shape;
 mod sql;
 
 pub use code::CODES;
+pub use connect::{CONNECT_TIMEOUT, ConnectError, ConnectOptions, Endpoint, PINNED_SETTINGS, Password, STREAM_CODES, ServerError, SqlDriver, Stream, TlsMode, TlsOptions};
 pub use lsn::{Lsn, ParseLsnError, RelationId, Xid};
 pub use shape::{ColumnShape, Identity, PgType, TableName, TableShape};
 pub use sql::{QUERY_DEADLINE, SqlConnection, SqlError};
