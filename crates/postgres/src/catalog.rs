@@ -10,5 +10,4 @@ mod types;
 
 pub use pattern::{PatternError, TablePattern};
 pub use server::{BlockingTransaction, ServerFacts};
-pub use table::{KeyOrigin, LeafFacts, NotCarried, SkippedRelation, TableFacts, TABLES_MAX, read_tables};
-pub(crate) use table::MatchedTables;
+pub use table::{KeyOrigin, LeafFacts, MatchedTables, NotCarried, SkippedRelation, TABLES_MAX, TableFacts, read_tables};

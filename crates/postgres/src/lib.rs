@@ -10,11 +10,24 @@ mod catalog;
 mod code;
 mod connect;
 mod lsn;
+mod publication;
 mod shape;
+mod slot;
 mod sql;
 
+pub use catalog::{
+    BlockingTransaction, KeyOrigin, LeafFacts, MatchedTables, NotCarried, PatternError, ServerFacts, SkippedRelation,
+    TABLES_MAX, TableFacts, TablePattern, read_tables,
+};
 pub use code::CODES;
 pub use connect::{CONNECT_TIMEOUT, ConnectError, ConnectOptions, Endpoint, PINNED_SETTINGS, Password, STREAM_CODES, ServerError, SqlDriver, Stream, TlsMode, TlsOptions};
 pub use lsn::{Lsn, ParseLsnError, RelationId, Xid};
+pub use publication::{
+    PublicationFacts, PublicationPlan, PublishedTable, apply_publication, plan_publication,
+};
 pub use shape::{ColumnShape, Identity, PgType, TableName, TableShape};
+pub use slot::{
+    CreatedSlot, PLUGIN, SLOT_NAME_MAX, SlotCreationError, SlotFacts, SlotIdentity, SlotNameError, check_slot_name,
+    create_within, default_slot_name, drop_slot,
+};
 pub use sql::{QUERY_DEADLINE, SqlConnection, SqlError};

@@ -74,7 +74,7 @@ impl SqlConnection {
     }
 
     /// The rows of a query. `doing` names the work in messages, as in "read the tables". Cancel-safe: dropping the
-    /// future cancels the query on the server.
+    /// future cancels the query on the server and closes this connection.
     pub async fn rows(
         &self,
         doing: &'static str,
@@ -157,6 +157,8 @@ impl Drop for CancelOnDrop<'_> {
         if connection.is_closed() || connection.pid == 0 {
             return;
         }
+        // A later query of this connection must not be hit by the cancel.
+        connection.driver.abort();
         let (options, pid) = (connection.options.clone(), connection.pid);
         runtime.spawn(async move {
             if let Ok((client, driver)) = options.connect_sql().await {
