@@ -34,6 +34,7 @@ pub(crate) const SLOT_ORPHAN: Code = Code::new("PG", 211);
 pub(crate) const SLOT_NAME: Code = Code::new("PG", 212);
 pub(crate) const SLOT_TIMEOUT: Code = Code::new("PG", 213);
 pub(crate) const RECORD: Code = Code::new("PG", 214);
+pub(crate) const SLOT_MISSING: Code = Code::new("PG", 215);
 
 pub(crate) const NEEDS_RESYNC: Code = Code::new("PG", 501);
 pub(crate) const TABLE_PATTERN: Code = Code::new("PG", 502);
@@ -286,6 +287,14 @@ pub const CODES: &[CodePage] = &[
         Retry::Never,
         "The stored record of the source cannot be read: another version of Landfall wrote it, or it is damaged. Nothing is guessed from it and nothing is removed.",
         "Run the version that wrote it. If it is damaged, `landfall tables CONFIG PIPELINE resync --all` starts from a new copy.",
+    ),
+    page(
+        SLOT_MISSING,
+        "SlotMissing",
+        Kind::Invalid,
+        Retry::Later,
+        "There is no slot of the configured name, nothing is stored, and `slot.create` is false.",
+        "Set `slot.create: true`, or make the slot and adopt it as the message shows.",
     ),
     page(
         NEEDS_RESYNC,

@@ -163,7 +163,8 @@ impl Drop for CancelOnDrop<'_> {
         runtime.spawn(async move {
             if let Ok((client, driver)) = options.connect_sql().await {
                 let driver = tokio::spawn(driver);
-                let cancelled = client.execute("SELECT pg_catalog.pg_cancel_backend($1)", &[&pid]);
+                let statement = format!("SELECT pg_catalog.pg_cancel_backend({pid})");
+                let cancelled = client.batch_execute(&statement);
                 if tokio::time::timeout(Duration::from_secs(10), cancelled).await.is_err() {
                     tracing::debug!(pid, "the server did not answer a cancel request");
                 }

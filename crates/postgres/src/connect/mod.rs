@@ -175,14 +175,24 @@ impl ConnectOptions {
         if let Some(password) = &self.password {
             config.password(password.bytes());
         }
-        self.first_that_opens(async |endpoint| {
-            let stream = dial::open(endpoint, self).await?;
-            config
-                .connect_raw(stream, tokio_postgres::NoTls)
-                .await
-                .map_err(|source| ConnectError::sql(endpoint, source))
-        })
-        .await
+        // Not by `first_that_opens`: the compiler cannot show that the future of an async closure is Send, and copy
+        // workers connect on tasks of their own.
+        let mut last = ConnectError::Missing { what: "a host" };
+        for endpoint in &self.endpoints {
+            let attempt = async {
+                let stream = dial::open(endpoint, self).await?;
+                let opened = config.connect_raw(stream, tokio_postgres::NoTls).await;
+                opened.map_err(|source| ConnectError::sql(endpoint, source))
+            };
+            match tokio::time::timeout(self.connect_timeout, attempt).await {
+                Ok(Ok(opened)) => return Ok(opened),
+                Ok(Err(error)) => last = error,
+                Err(_) => {
+                    last = ConnectError::Timeout { endpoint: endpoint.to_string(), after: self.connect_timeout }
+                }
+            }
+        }
+        Err(last)
     }
 
     /// Tries each endpoint within the timeout; gives the last failure where all fail.
