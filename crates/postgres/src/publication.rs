@@ -3,7 +3,8 @@
 //! Ours list their tables, send partitions through the root, and carry all four operations; never FOR ALL TABLES. A
 //! table without a usable identity is never added: the source database's own UPDATEs on it would fail from then on.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 use crate::catalog::TableFacts;
 use crate::sql::{self, SqlConnection, SqlError};
@@ -52,8 +53,10 @@ pub struct PublicationPlan {
     pub refused: Vec<TableName>,
     /// It does not exist yet.
     pub is_missing: bool,
+    /// Whether operations or the root mode have to be set.
+    pub sets_mode: bool,
     /// Tables that it lacks.
-    pub missing_tables: Vec<TableName>,
+    pub missing_tables: Vec<(RelationId, TableName)>,
 }
 
 impl PublicationPlan {
@@ -134,7 +137,7 @@ pub fn plan_publication(name: &str, now: Option<&PublicationFacts>, tables: &[Ta
     let mut plan = PublicationPlan { is_missing: now.is_none(), ..PublicationPlan::default() };
     let publication = sql::name(name);
     let has = |relation| now.is_some_and(|facts| facts.tables.iter().any(|table| table.relation == relation));
-    let mut add = BTreeSet::new();
+    let mut add = BTreeMap::new();
     for table in tables {
         // Without root mode the server lists the leaves in place of the root; mending the mode brings the root.
         let is_there = has(table.shape.relation)
@@ -144,11 +147,11 @@ pub fn plan_publication(name: &str, now: Option<&PublicationFacts>, tables: &[Ta
         if !table.is_identified() {
             plan.refused.push(table.shape.name.clone());
         } else if !is_there {
-            add.insert(table.shape.name.clone());
+            add.insert(table.shape.name.clone(), table.shape.relation);
         }
     }
-    plan.missing_tables = add.iter().cloned().collect();
-    let list = add.iter().map(sql::relation).collect::<Vec<_>>().join(", ");
+    plan.missing_tables = add.iter().map(|(name, relation)| (*relation, name.clone())).collect();
+    let list = add.keys().map(sql::relation).collect::<Vec<_>>().join(", ");
     let Some(now) = now else {
         // An empty publication is legal, and is what a source starts with whose tables are all refused.
         let tables = if list.is_empty() { String::new() } else { format!(" FOR TABLE {list}") };
@@ -158,6 +161,7 @@ pub fn plan_publication(name: &str, now: Option<&PublicationFacts>, tables: &[Ta
         plan.reasons.push(format!("publication `{name}` does not exist"));
         return plan;
     };
+    plan.sets_mode = !now.missing_operations.is_empty() || !now.is_via_root;
     if !now.missing_operations.is_empty() {
         plan.statements
             .push(format!("ALTER PUBLICATION {publication} SET (publish = 'insert, update, delete, truncate');"));
@@ -179,7 +183,82 @@ pub async fn apply_publication(sql: &SqlConnection, plan: &PublicationPlan) -> R
     if plan.statements.is_empty() {
         return Ok(());
     }
-    sql.run("make the publication complete", &format!("BEGIN;\n{}\nCOMMIT;", plan.statements.join("\n"))).await
+    // Statements of one message are one transaction, which a failure ends by itself.
+    sql.run("make the publication complete", &plan.statements.join("\n")).await
+}
+
+/// Why a table was not added to a publication.
+#[derive(Debug, thiserror::Error)]
+pub enum AddTableError {
+    /// Its lock was not given.
+    #[error("table {} was not locked within {after:?}: something writes to it in a long transaction; this is tried again, or set `snapshot.add: wait` (LF-PG0508)", sql::relation(table))]
+    Lock {
+        /// The table.
+        table: TableName,
+        /// The bound.
+        after: Duration,
+    },
+    /// Transactions that were open before did not end.
+    #[error("transactions that were open when {} was added did not end within {after:?}: what they wrote to it before is in neither copy nor stream; this is tried again (LF-PG0508)", sql::relation(table))]
+    Writers {
+        /// The table.
+        table: TableName,
+        /// The bound.
+        after: Duration,
+    },
+    /// The server refused, or the connection failed.
+    #[error(transparent)]
+    Sql(#[from] SqlError),
+}
+
+/// Adds a table to a running publication, so that no row is in neither copy nor stream (P59): the lock waits for
+/// every transaction that has written to it, and the commit makes the change count for all that write after.
+pub async fn add_table_locked(
+    sql: &SqlConnection,
+    publication: &str,
+    table: &TableName,
+    lock_timeout: Duration,
+) -> Result<(), AddTableError> {
+    let statements = format!(
+        "SET LOCAL lock_timeout = {}; LOCK TABLE {table} IN SHARE MODE; ALTER PUBLICATION {} ADD TABLE {table};",
+        lock_timeout.as_millis(),
+        sql::name(publication),
+        table = sql::relation(table),
+    );
+    match sql.run("add a table to the publication", &statements).await {
+        Err(error) if error.sqlstate() == Some("55P03") => {
+            Err(AddTableError::Lock { table: table.clone(), after: lock_timeout })
+        }
+        other => Ok(other?),
+    }
+}
+
+/// The same without a lock: adds it, then waits until every transaction that was open then has ended.
+pub async fn add_table_waiting(
+    sql: &SqlConnection,
+    publication: &str,
+    table: &TableName,
+    timeout: Duration,
+) -> Result<(), AddTableError> {
+    const LOOK_EVERY: Duration = Duration::from_millis(200);
+    let doing = "wait for older transactions";
+    let statement = format!("ALTER PUBLICATION {} ADD TABLE {};", sql::name(publication), sql::relation(table));
+    sql.run("add a table to the publication", &statement).await?;
+    let query = "SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text";
+    let row = sql.row(doing, query, &[]).await?;
+    let first_after: String = row.try_get(0).map_err(|cause| sql.failed(doing, cause))?;
+    let deadline = tokio::time::Instant::now() + timeout;
+    let query = "SELECT pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot()) >= $1::text::pg_catalog.xid8";
+    loop {
+        let row = sql.row(doing, query, &[&first_after]).await?;
+        if row.try_get(0).map_err(|cause| sql.failed(doing, cause))? {
+            return Ok(());
+        }
+        if tokio::time::Instant::now() >= deadline {
+            return Err(AddTableError::Writers { table: table.clone(), after: timeout });
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
 }
 
 #[cfg(test)]

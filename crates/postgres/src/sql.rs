@@ -114,6 +114,11 @@ impl SqlConnection {
         SqlError::running(&self.peer, &self.options.user, doing, cause)
     }
 
+    /// A COPY that says nothing any more.
+    pub(crate) fn silent(&self, doing: &'static str, after: Duration) -> SqlError {
+        SqlError::Deadline { peer: self.peer.clone(), doing, after }
+    }
+
     async fn bounded<T>(
         &self,
         doing: &'static str,

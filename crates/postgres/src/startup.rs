@@ -44,8 +44,6 @@ pub struct Facts<'a> {
     pub slot: Option<&'a SlotFacts>,
     /// What the publication lacks.
     pub publication: &'a PublicationPlan,
-    /// The relations of tables that the publication lacks, beside their names.
-    pub unpublished: &'a [(RelationId, TableName)],
     /// Where the server left the record's timeline, by its TIMELINE_HISTORY; only asked for if the timelines differ.
     pub switch_point: Option<Lsn>,
 }
@@ -196,7 +194,7 @@ fn resume(options: &StartupOptions, facts: &Facts<'_>, record: &SourceRecord) ->
     }
     publication_is_complete(options, facts, Some(record))?;
     let is_new = |relation: &RelationId| record.table(*relation).is_none();
-    let adds = facts.unpublished.iter().filter(|(relation, _)| is_new(relation)).map(|(_, name)| name.clone());
+    let adds = facts.publication.missing_tables.iter().filter(|(relation, _)| is_new(relation)).map(|(_, name)| name.clone());
     Ok(Decision::Resume {
         through,
         raises_epoch: record.options != options.row_options,
@@ -256,10 +254,9 @@ fn publication_is_complete(
         None => true,
     };
     let lost: Vec<TableName> =
-        facts.unpublished.iter().filter(|(relation, _)| was_carried(relation)).map(|(_, name)| name.clone()).collect();
+        plan.missing_tables.iter().filter(|(relation, _)| was_carried(relation)).map(|(_, name)| name.clone()).collect();
     // Adding a table is the source's own work if it may; anything else is somebody's change to the publication.
-    let adds_only = plan.statements.iter().all(|statement| statement.contains(" ADD TABLE "));
-    let may_add = record.is_some() && options.creates_publication && adds_only;
+    let may_add = record.is_some() && options.creates_publication && !plan.is_missing && !plan.sets_mode;
     if plan.statements.is_empty() || (lost.is_empty() && may_add) {
         return Ok(());
     }

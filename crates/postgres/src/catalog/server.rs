@@ -84,6 +84,7 @@ const SETTINGS: &[&str] = &[
     "synchronized_standby_slots",
     "primary_conninfo",
     "max_connections",
+    "block_size",
 ];
 
 const FACTS: &str = "

@@ -1,43 +1,13 @@
 use super::*;
-use crate::catalog::{KeyOrigin, LeafFacts};
-use crate::{Identity, TableShape};
-
-fn name(table: &str) -> TableName {
-    TableName { schema: "public".into(), table: table.into() }
-}
+use crate::catalog::LeafFacts;
+use crate::fixtures::{self, table_name as name};
 
 fn table(oid: u32, of: &str, is_identified: bool) -> TableFacts {
-    TableFacts {
-        shape: TableShape {
-            relation: RelationId(oid),
-            name: name(of),
-            identity: Identity::Default,
-            columns: Vec::new(),
-        },
-        key: KeyOrigin::PrimaryKey,
-        has_usable_identity: is_identified,
-        is_key_deferrable: false,
-        is_partitioned: false,
-        leaves: vec![leaf(oid, of, is_identified)],
-        is_row_security_active: false,
-        may_use_schema: true,
-        may_select: true,
-        row_filter: None,
-        text_columns: Vec::new(),
-    }
+    TableFacts { has_usable_identity: is_identified, ..fixtures::table(oid, of) }
 }
 
 fn leaf(oid: u32, of: &str, is_identified: bool) -> LeafFacts {
-    LeafFacts {
-        relation: RelationId(oid),
-        name: name(of),
-        has_usable_identity: is_identified,
-        heap_bytes: 0,
-        file_node: oid,
-        is_row_security_active: false,
-        may_select: true,
-        is_foreign: false,
-    }
+    LeafFacts { has_usable_identity: is_identified, ..fixtures::leaf(oid, of) }
 }
 
 fn publication(tables: &[(u32, &str)]) -> PublicationFacts {

@@ -1,0 +1,6 @@
+//! The source against real servers.
+
+mod check;
+mod database;
+mod snapshot;
+mod startup;
