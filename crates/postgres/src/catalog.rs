@@ -10,4 +10,6 @@ mod types;
 
 pub use pattern::{PatternError, TablePattern};
 pub use server::{BlockingTransaction, ServerFacts};
-pub use table::{KeyOrigin, LeafFacts, MatchedTables, NotCarried, SkippedRelation, TABLES_MAX, TableFacts, read_tables};
+pub use table::{
+    KeyOrigin, LeafFacts, MatchedTables, NotCarried, SkippedRelation, TABLES_MAX, TableFacts, read_tables,
+};

@@ -14,12 +14,12 @@ use std::sync::Arc;
 
 use landfall_types::Code;
 
+use crate::Lsn;
 use crate::catalog::{MatchedTables, ServerFacts, TablePattern};
 use crate::publication::{PublicationFacts, PublicationPlan};
 use crate::record::SourceRecord;
 use crate::slot::SlotFacts;
 use crate::startup::StartupOptions;
-use crate::Lsn;
 
 /// How much a finding weighs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]

@@ -33,7 +33,10 @@ pub(crate) fn server() -> ServerFacts {
         client_address: None,
         may_replicate: true,
         bypasses_row_security: false,
-        settings: settings.map(|(name, value)| (name.to_owned(), value.to_owned())).into_iter().collect::<BTreeMap<_, _>>(),
+        settings: settings
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into_iter()
+            .collect::<BTreeMap<_, _>>(),
         slots_used: 1,
         senders_used: 0,
         blocking: Vec::new(),

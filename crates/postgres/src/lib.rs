@@ -27,24 +27,27 @@ pub use catalog::{
 };
 pub use check::{CheckOptions, Finding, Level, PostgresCheck, TableRules, ToastPolicy};
 pub use code::CODES;
-pub use connect::{CONNECT_TIMEOUT, ConnectError, ConnectOptions, Endpoint, PINNED_SETTINGS, Password, STREAM_CODES, ServerError, SqlDriver, Stream, TlsMode, TlsOptions};
+pub use connect::{
+    CONNECT_TIMEOUT, ConnectError, ConnectOptions, Endpoint, PINNED_SETTINGS, Password, STREAM_CODES, ServerError,
+    SqlDriver, Stream, TlsMode, TlsOptions,
+};
 pub use lsn::{Lsn, ParseLsnError, RelationId, Xid};
 pub use publication::{
     AddTableError, PublicationFacts, PublicationPlan, PublishedTable, add_table_locked, add_table_waiting,
     apply_publication, plan_publication,
 };
 pub use record::{
-    CopyRecord, OptionSet, ParkNote, RECORD_BYTES_MAX, RECORD_VERSION, RecordError, SlotRecord, SourceRecord, TablePhase,
-    TableRecord,
+    CopyRecord, OptionSet, ParkNote, RECORD_BYTES_MAX, RECORD_VERSION, RecordError, SlotRecord, SourceRecord,
+    TablePhase, TableRecord,
 };
 pub use shape::{ColumnShape, Identity, PgType, TableName, TableShape};
 pub use slot::{
-    CreatedSlot, PLUGIN, SLOT_NAME_MAX, SlotCreationError, SlotFacts, SlotIdentity, SlotNameError, check_slot_name,
-    create_within, default_slot_name, drop_slot,
+    PLUGIN, SLOT_NAME_MAX, SlotCreationError, SlotFacts, SlotIdentity, SlotNameError, check_slot_name, create_within,
+    default_slot_name, drop_slot,
 };
 pub use snapshot::{
-    CopiedRange, CopiedRanges, CopyChunk, CopyError, CopyEvent, CopyMeter, CopyOptions, CopyRange, CopyReport, CopyResume,
-    CopyRun, CopySnapshot, CopyTable, TargetKind, plan_ranges, resume_copy, start_copy,
+    CopiedRange, CopiedRanges, CopyChunk, CopyError, CopyEvent, CopyMeter, CopyOptions, CopyRange, CopyReport,
+    CopyResume, CopyRun, CopySnapshot, CopyTable, TargetKind, plan_ranges, resume_copy, start_copy,
 };
 pub use sql::{QUERY_DEADLINE, SqlConnection, SqlError};
 pub use startup::{Decision, Facts, StartupOptions, StartupProblem, decide, switch_point};

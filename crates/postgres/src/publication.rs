@@ -141,9 +141,7 @@ pub fn plan_publication(name: &str, now: Option<&PublicationFacts>, tables: &[Ta
     for table in tables {
         // Without root mode the server lists the leaves in place of the root; mending the mode brings the root.
         let is_there = has(table.shape.relation)
-            || (table.is_partitioned
-                && !table.leaves.is_empty()
-                && table.leaves.iter().all(|leaf| has(leaf.relation)));
+            || (table.is_partitioned && !table.leaves.is_empty() && table.leaves.iter().all(|leaf| has(leaf.relation)));
         if !table.is_identified() {
             plan.refused.push(table.shape.name.clone());
         } else if !is_there {
@@ -191,7 +189,10 @@ pub async fn apply_publication(sql: &SqlConnection, plan: &PublicationPlan) -> R
 #[derive(Debug, thiserror::Error)]
 pub enum AddTableError {
     /// Its lock was not given.
-    #[error("table {} was not locked within {after:?}: something writes to it in a long transaction; this is tried again, or set `snapshot.add: wait` (LF-PG0508)", sql::relation(table))]
+    #[error(
+        "table {} was not locked within {after:?}: something writes to it in a long transaction; this is tried again, or set `snapshot.add: wait` (LF-PG0508)",
+        sql::relation(table)
+    )]
     Lock {
         /// The table.
         table: TableName,
@@ -199,7 +200,10 @@ pub enum AddTableError {
         after: Duration,
     },
     /// Transactions that were open before did not end.
-    #[error("transactions that were open when {} was added did not end within {after:?}: what they wrote to it before is in neither copy nor stream; this is tried again (LF-PG0508)", sql::relation(table))]
+    #[error(
+        "transactions that were open when {} was added did not end within {after:?}: what they wrote to it before is in neither copy nor stream; this is tried again (LF-PG0508)",
+        sql::relation(table)
+    )]
     Writers {
         /// The table.
         table: TableName,

@@ -153,13 +153,17 @@ pub struct ParkNote {
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// Written by another version.
-    #[error("the stored record of the source has version {found}, this Landfall reads {RECORD_VERSION}: run the version that wrote it, or `landfall tables CONFIG PIPELINE resync --all` (LF-PG0214)")]
+    #[error(
+        "the stored record of the source has version {found}, this Landfall reads {RECORD_VERSION}: run the version that wrote it, or `landfall tables CONFIG PIPELINE resync --all` (LF-PG0214)"
+    )]
     Version {
         /// Its version.
         found: u32,
     },
     /// Not of the form.
-    #[error("the stored record of the source ({bytes} bytes) is damaged: {source}; `landfall tables CONFIG PIPELINE resync --all` starts from a new copy (LF-PG0214)")]
+    #[error(
+        "the stored record of the source ({bytes} bytes) is damaged: {source}; `landfall tables CONFIG PIPELINE resync --all` starts from a new copy (LF-PG0214)"
+    )]
     Damaged {
         /// Its size.
         bytes: usize,
@@ -167,7 +171,9 @@ pub enum RecordError {
         source: serde_json::Error,
     },
     /// Larger than any.
-    #[error("the stored record of the source has {bytes} bytes, {RECORD_BYTES_MAX} is the most: it is damaged; `landfall tables CONFIG PIPELINE resync --all` starts from a new copy (LF-PG0214)")]
+    #[error(
+        "the stored record of the source has {bytes} bytes, {RECORD_BYTES_MAX} is the most: it is damaged; `landfall tables CONFIG PIPELINE resync --all` starts from a new copy (LF-PG0214)"
+    )]
     TooLarge {
         /// Its size.
         bytes: usize,

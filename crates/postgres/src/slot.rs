@@ -159,22 +159,14 @@ pub async fn drop_slot(sql: &SqlConnection, name: &str) -> Result<(), SqlError> 
         .await
 }
 
-/// A slot that was made, with the snapshot of exactly the commits before its consistent point.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CreatedSlot {
-    /// Its name.
-    pub name: String,
-    /// C: the stream holds every commit from here on, the snapshot every one before.
-    pub consistent_point: Lsn,
-    /// For SET TRANSACTION SNAPSHOT, as long as the connection that made the slot stays idle and open.
-    pub snapshot: String,
-}
-
 /// Why a slot was not made.
 #[derive(Debug, thiserror::Error)]
 pub enum SlotCreationError {
     /// Writers did not end in time.
-    #[error("slot `{slot}` could not be created within {after:?}: it waits for transactions that were open before it: {}; end them or raise `snapshot.slot_timeout`; this is tried again (LF-PG0213)", list(blocking))]
+    #[error(
+        "slot `{slot}` could not be created within {after:?}: it waits for transactions that were open before it: {}; end them or raise `snapshot.slot_timeout`; this is tried again (LF-PG0213)",
+        list(blocking)
+    )]
     Timeout {
         /// The slot.
         slot: String,
@@ -219,12 +211,12 @@ fn list(blocking: &[BlockingTransaction]) -> String {
 /// Makes a slot by `create`, a command on a replication connection of its own, within `timeout`; past it, names the
 /// transactions that it waits for. Dropping `create`'s connection ends the command, and the server removes a slot
 /// whose creation did not finish.
-pub async fn create_within(
+pub async fn create_within<T>(
     slot: &str,
     timeout: Duration,
     sql: &SqlConnection,
-    create: impl Future<Output = Result<CreatedSlot, ConnectError>>,
-) -> Result<CreatedSlot, SlotCreationError> {
+    create: impl Future<Output = Result<T, ConnectError>>,
+) -> Result<T, SlotCreationError> {
     /// How often a waiting creation says whom it waits for.
     const REPORT_EVERY: Duration = Duration::from_secs(10);
     let deadline = tokio::time::Instant::now() + timeout;

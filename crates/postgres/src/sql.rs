@@ -85,12 +85,7 @@ impl SqlConnection {
     }
 
     /// The one row of a query.
-    pub async fn row(
-        &self,
-        doing: &'static str,
-        sql: &str,
-        params: &[&(dyn ToSql + Sync)],
-    ) -> Result<Row, SqlError> {
+    pub async fn row(&self, doing: &'static str, sql: &str, params: &[&(dyn ToSql + Sync)]) -> Result<Row, SqlError> {
         let mut rows = self.rows(doing, sql, params).await?;
         match (rows.pop(), rows.is_empty()) {
             (Some(row), true) => Ok(row),
@@ -144,7 +139,10 @@ impl Drop for SqlConnection {
 
 impl std::fmt::Debug for SqlConnection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SqlConnection").field("peer", &self.peer).field("user", &self.options.user).finish_non_exhaustive()
+        f.debug_struct("SqlConnection")
+            .field("peer", &self.peer)
+            .field("user", &self.options.user)
+            .finish_non_exhaustive()
     }
 }
 

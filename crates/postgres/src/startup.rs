@@ -81,8 +81,8 @@ pub fn decide(options: &StartupOptions, facts: &Facts<'_>, record: Option<&Sourc
     let decided = match record.map(|record| (record, &record.slot)) {
         Some((record, SlotRecord::Made(_))) => resume(options, facts, record),
         Some((_, SlotRecord::Intent { slot, system_identifier, database_oid })) => {
-            let is_here = *system_identifier == facts.server.system_identifier
-                && *database_oid == facts.server.database_oid;
+            let is_here =
+                *system_identifier == facts.server.system_identifier && *database_oid == facts.server.database_oid;
             start_again(options, facts, slot, is_here)
         }
         None => start(options, facts),
@@ -176,12 +176,7 @@ fn resume(options: &StartupOptions, facts: &Facts<'_>, record: &SourceRecord) ->
     };
     let confirmed = usable(slot, options, facts)?;
     if confirmed > through {
-        return Err(StartupProblem::SlotAhead {
-            pipeline: pipeline(),
-            slot: slot.name.clone(),
-            confirmed,
-            through,
-        });
+        return Err(StartupProblem::SlotAhead { pipeline: pipeline(), slot: slot.name.clone(), confirmed, through });
     }
     // A slot never confirms less than the point it was made at: this is another one of the same name.
     if confirmed < identity.consistent_point {
@@ -194,12 +189,9 @@ fn resume(options: &StartupOptions, facts: &Facts<'_>, record: &SourceRecord) ->
     }
     publication_is_complete(options, facts, Some(record))?;
     let is_new = |relation: &RelationId| record.table(*relation).is_none();
-    let adds = facts.publication.missing_tables.iter().filter(|(relation, _)| is_new(relation)).map(|(_, name)| name.clone());
-    Ok(Decision::Resume {
-        through,
-        raises_epoch: record.options != options.row_options,
-        adds: adds.collect(),
-    })
+    let adds =
+        facts.publication.missing_tables.iter().filter(|(relation, _)| is_new(relation)).map(|(_, name)| name.clone());
+    Ok(Decision::Resume { through, raises_epoch: record.options != options.row_options, adds: adds.collect() })
 }
 
 /// Where a slot stands, if this source can read from it.
@@ -253,8 +245,12 @@ fn publication_is_complete(
         Some(record) => record.table(*relation).is_some(),
         None => true,
     };
-    let lost: Vec<TableName> =
-        plan.missing_tables.iter().filter(|(relation, _)| was_carried(relation)).map(|(_, name)| name.clone()).collect();
+    let lost: Vec<TableName> = plan
+        .missing_tables
+        .iter()
+        .filter(|(relation, _)| was_carried(relation))
+        .map(|(_, name)| name.clone())
+        .collect();
     // Adding a table is the source's own work if it may; anything else is somebody's change to the publication.
     let may_add = record.is_some() && options.creates_publication && !plan.is_missing && !plan.sets_mode;
     if plan.statements.is_empty() || (lost.is_empty() && may_add) {
@@ -268,12 +264,7 @@ fn publication_is_complete(
     })
 }
 
-/// Where a server left timeline `from`: the switch point of the first timeline after it, out of the text of
-/// TIMELINE_HISTORY, whose lines are `parent  switch point  reason`. `None` if the text does not say.
-pub fn switch_point(history: &str, from: u32) -> Option<Lsn> {
-    history.lines().filter(|line| !line.trim_start().starts_with('#')).find_map(|line| {
-        let mut words = line.split_whitespace();
-        let timeline: u32 = words.next()?.parse().ok()?;
-        (timeline == from).then(|| words.next()?.parse().ok())?
-    })
+/// Where a server left timeline `from`, out of its history: timelines with the position at which each ended.
+pub fn switch_point(history: impl IntoIterator<Item = (u32, Lsn)>, from: u32) -> Option<Lsn> {
+    history.into_iter().find(|(timeline, _)| *timeline == from).map(|(_, at)| at)
 }

@@ -189,7 +189,9 @@ mod tests {
     #[test]
     fn what_names_no_table_is_refused() {
         let long = format!("a.{}", "x".repeat(64));
-        for text in ["", "orders", ".orders", "public.", "a.b.c", r#"a."b"#, r#"a."b"c"#, r#"a.b"c"#, "a..b", long.as_str()] {
+        for text in
+            ["", "orders", ".orders", "public.", "a.b.c", r#"a."b"#, r#"a."b"c"#, r#"a.b"c"#, "a..b", long.as_str()]
+        {
             assert!(text.parse::<TablePattern>().is_err(), "{text}");
         }
     }

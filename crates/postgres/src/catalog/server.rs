@@ -148,7 +148,8 @@ impl ServerFacts {
         };
         let settings = "SELECT name, setting FROM pg_catalog.pg_settings WHERE name = ANY($1)";
         for row in sql.rows(doing, settings, &[&SETTINGS]).await? {
-            let pair = row.try_get(0).and_then(|name| Ok((name, row.try_get::<_, Option<String>>(1)?.unwrap_or_default())));
+            let pair =
+                row.try_get(0).and_then(|name| Ok((name, row.try_get::<_, Option<String>>(1)?.unwrap_or_default())));
             let (name, value) = pair.map_err(|cause| sql.failed(doing, cause))?;
             facts.settings.insert(name, value);
         }

@@ -106,7 +106,11 @@ impl TypeCatalog {
 
 impl TypeRow {
     fn full_name(&self) -> Arc<str> {
-        if self.schema == "pg_catalog" { self.name.as_str().into() } else { format!("{}.{}", self.schema, self.name).into() }
+        if self.schema == "pg_catalog" {
+            self.name.as_str().into()
+        } else {
+            format!("{}.{}", self.schema, self.name).into()
+        }
     }
 }
 

@@ -43,7 +43,8 @@ async fn left_behind(sql: &SqlConnection, own: &str) -> Result<Vec<(String, Opti
         ORDER BY 1 LIMIT 20";
     let mut slots = Vec::new();
     for row in sql.rows(doing, query, &[&own]).await? {
-        let read = || -> Result<(String, Option<i64>), tokio_postgres::Error> { Ok((row.try_get(0)?, row.try_get(1)?)) };
+        let read =
+            || -> Result<(String, Option<i64>), tokio_postgres::Error> { Ok((row.try_get(0)?, row.try_get(1)?)) };
         let (slot, held) = read().map_err(|cause| sql.failed(doing, cause))?;
         slots.push((slot, held.and_then(|held| u64::try_from(held).ok())));
     }

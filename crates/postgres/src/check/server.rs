@@ -23,21 +23,36 @@ pub(super) fn rules(check: &PostgresCheck, options: &CheckOptions, findings: &mu
     let role = name(&server.user);
     let major = server.major();
     findings.push(match major {
-        14..=18 if server.is_standby && major < 16 => {
-            Finding::error(code::SERVER_VERSION, format!("the server is a standby of version {major}; a standby can be a source from version 16 on"))
-                .help("connect to the primary, or upgrade both")
-        }
-        14..=18 => Finding::ok(format!("Postgres {}.{}{}", major, server.version % 10_000, if server.is_standby { ", a standby" } else { "" })),
+        14..=18 if server.is_standby && major < 16 => Finding::error(
+            code::SERVER_VERSION,
+            format!("the server is a standby of version {major}; a standby can be a source from version 16 on"),
+        )
+        .help("connect to the primary, or upgrade both"),
+        14..=18 => Finding::ok(format!(
+            "Postgres {}.{}{}",
+            major,
+            server.version % 10_000,
+            if server.is_standby { ", a standby" } else { "" }
+        )),
         _ => Finding::error(code::SERVER_VERSION, format!("the server is version {major}; 14 to 18 can be a source")),
     });
     if server.is_standby {
-        findings.push(Finding::error(code::SERVER_VERSION, "the server is a standby; this version of Landfall reads from primaries only").help("let `url` lead to the primary"));
+        findings.push(
+            Finding::error(
+                code::SERVER_VERSION,
+                "the server is a standby; this version of Landfall reads from primaries only",
+            )
+            .help("let `url` lead to the primary"),
+        );
     }
     findings.push(match server.setting("wal_level") {
         Some("logical") => Finding::ok("wal_level is logical"),
-        other => Finding::error(code::SERVER_SETTING, format!("wal_level is {}; logical is needed", other.unwrap_or("not visible")))
-            .fix("ALTER SYSTEM SET wal_level = 'logical';")
-            .help("then restart the server"),
+        other => Finding::error(
+            code::SERVER_SETTING,
+            format!("wal_level is {}; logical is needed", other.unwrap_or("not visible")),
+        )
+        .fix("ALTER SYSTEM SET wal_level = 'logical';")
+        .help("then restart the server"),
     });
     // One for the stream; each table that is copied later has a temporary slot of its own for a while.
     let needed = 1 + i64::from(check.slot.is_none());
@@ -92,8 +107,11 @@ fn settings(check: &PostgresCheck, options: &CheckOptions, findings: &mut Vec<Fi
     }
     if server.number("idle_replication_slot_timeout").is_some_and(|seconds| seconds > 0) {
         findings.push(
-            Finding::warn(code::SERVER_ADVICE, "idle_replication_slot_timeout is set: a source that is stopped for that long loses its slot")
-                .fix("ALTER SYSTEM SET idle_replication_slot_timeout = 0;"),
+            Finding::warn(
+                code::SERVER_ADVICE,
+                "idle_replication_slot_timeout is set: a source that is stopped for that long loses its slot",
+            )
+            .fix("ALTER SYSTEM SET idle_replication_slot_timeout = 0;"),
         );
     }
     match server.number("wal_sender_timeout") {
@@ -111,8 +129,14 @@ fn settings(check: &PostgresCheck, options: &CheckOptions, findings: &mut Vec<Fi
         && is_synchronous(names, &options.application_name)
     {
         findings.push(
-            Finding::error(code::SERVER_SETTING, format!("synchronous_standby_names is `{names}`, which takes in `{}`: commits would wait for this source", options.application_name))
-                .help(format!("name the standbys that are meant, without `*` and without `{}`", options.application_name)),
+            Finding::error(
+                code::SERVER_SETTING,
+                format!(
+                    "synchronous_standby_names is `{names}`, which takes in `{}`: commits would wait for this source",
+                    options.application_name
+                ),
+            )
+            .help(format!("name the standbys that are meant, without `*` and without `{}`", options.application_name)),
         );
     }
     for open in server.blocking.iter().filter(|open| open.age_seconds >= OLD_TRANSACTION_SECONDS) {
@@ -121,7 +145,9 @@ fn settings(check: &PostgresCheck, options: &CheckOptions, findings: &mut Vec<Fi
         }
         let finding = Finding::warn(code::SLOT_TIMEOUT, format!("a new slot waits for an open transaction: {open}"));
         findings.push(if open.pid == 0 {
-            finding.fix(format!("ROLLBACK PREPARED {};", literal(&open.application).trim_start())).help("or COMMIT PREPARED")
+            finding
+                .fix(format!("ROLLBACK PREPARED {};", literal(&open.application).trim_start()))
+                .help("or COMMIT PREPARED")
         } else {
             finding.fix(format!("SELECT pg_terminate_backend({});", open.pid)).help("or let it end by itself")
         });
@@ -134,7 +160,9 @@ fn is_synchronous(setting: &str, application: &str) -> bool {
         (Some(open), Some(close)) if open < close => setting.get(open + 1..close).unwrap_or_default(),
         _ => setting,
     };
-    list.split(',').map(|name| name.trim().trim_matches('"')).any(|name| name == "*" || name.eq_ignore_ascii_case(application))
+    list.split(',')
+        .map(|name| name.trim().trim_matches('"'))
+        .any(|name| name == "*" || name.eq_ignore_ascii_case(application))
 }
 
 /// The start-up list, and slots that were left behind.
@@ -155,13 +183,14 @@ pub(super) fn slot_rules(
         Decision::FirstStart { drops_orphan: false } => {
             Finding::info(format!("slot `{slot}` will be created, and the tables copied at its point"))
         }
-        Decision::FirstStart { drops_orphan: true } => {
-            Finding::info(format!("slot `{slot}` is left from a first start that crashed; it will be dropped and created anew (LF-PG0211)"))
-        }
+        Decision::FirstStart { drops_orphan: true } => Finding::info(format!(
+            "slot `{slot}` is left from a first start that crashed; it will be dropped and created anew (LF-PG0211)"
+        )),
         Decision::Adopt { at } => Finding::info(format!("slot `{slot}` will be taken over at {at}, without a copy")),
         Decision::Resume { through, raises_epoch, adds } => {
             let epoch = if raises_epoch { "; options that change rows changed, so the epoch is raised" } else { "" };
-            let adds = if adds.is_empty() { String::new() } else { format!("; {} tables are added and copied", adds.len()) };
+            let adds =
+                if adds.is_empty() { String::new() } else { format!("; {} tables are added and copied", adds.len()) };
             Finding::ok(format!("slot `{slot}` goes on at {through}{epoch}{adds}"))
         }
         // Said by the publication's own findings.
@@ -174,7 +203,9 @@ pub(super) fn slot_rules(
     if let Some(slot) = &check.slot {
         let held = slot.held_bytes.unwrap_or_default() >> 20;
         let status = slot.wal_status.as_deref().unwrap_or("unknown");
-        let safe = slot.safe_wal_bytes.map_or_else(String::new, |bytes| format!(", {} MB more until it may be lost", bytes >> 20));
+        let safe = slot
+            .safe_wal_bytes
+            .map_or_else(String::new, |bytes| format!(", {} MB more until it may be lost", bytes >> 20));
         let age = slot.catalog_xmin_age.unwrap_or_default();
         findings.push(Finding::info(format!(
             "slot `{}` holds {held} MB of WAL ({status}{safe}); it holds back VACUUM of catalogs by {age} transactions",
@@ -183,9 +214,15 @@ pub(super) fn slot_rules(
     }
     for (left, held) in &check.left_behind {
         findings.push(
-            Finding::warn(code::SLOT_FOREIGN, format!("slot `{left}` looks like one of Landfall's and is not this pipeline's; it holds {} MB of WAL", held.unwrap_or_default() >> 20))
-                .fix(format!("SELECT pg_drop_replication_slot({});", literal(left).trim_start()))
-                .help("only if no pipeline, here or elsewhere, uses it"),
+            Finding::warn(
+                code::SLOT_FOREIGN,
+                format!(
+                    "slot `{left}` looks like one of Landfall's and is not this pipeline's; it holds {} MB of WAL",
+                    held.unwrap_or_default() >> 20
+                ),
+            )
+            .fix(format!("SELECT pg_drop_replication_slot({});", literal(left).trim_start()))
+            .help("only if no pipeline, here or elsewhere, uses it"),
         );
     }
 }

@@ -22,7 +22,12 @@ pub(super) fn rules(check: &PostgresCheck, options: &CheckOptions, findings: &mu
         identity(table, rules, findings);
         large_values(table, rules, findings);
         if findings.len() == before {
-            findings.push(Finding::ok(format!("{}: {}, {} MB", relation(of), key_text(table), table.heap_bytes() >> 20)));
+            findings.push(Finding::ok(format!(
+                "{}: {}, {} MB",
+                relation(of),
+                key_text(table),
+                table.heap_bytes() >> 20
+            )));
         }
         if !table.text_columns.is_empty() {
             let columns: Vec<&str> = table.text_columns.iter().map(|column| &**column).collect();
@@ -37,21 +42,30 @@ fn matched(check: &PostgresCheck, options: &CheckOptions, findings: &mut Vec<Fin
         let Some((pattern, _)) = options.tables.get(*at) else { continue };
         let text = format!("`{pattern}` matches no table");
         findings.push(if pattern.is_exact() {
-            Finding::error(code::NO_TABLE, text).help("names are case-sensitive; the table may be in another database, or its schema closed to this role")
+            Finding::error(code::NO_TABLE, text).help(
+                "names are case-sensitive; the table may be in another database, or its schema closed to this role",
+            )
         } else {
             Finding::warn(code::NO_TABLE, text).help("tables that come later are taken in at the next start")
         });
     }
     for skipped in &check.tables.skipped {
         let of = relation(&skipped.name);
-        let is_named = options.tables.iter().any(|(pattern, _)| {
-            pattern.is_exact() && pattern.matches(&skipped.name.schema, &skipped.name.table)
-        });
+        let is_named = options
+            .tables
+            .iter()
+            .any(|(pattern, _)| pattern.is_exact() && pattern.matches(&skipped.name.schema, &skipped.name.table));
         let text = format!("{of} is {} and is not carried", skipped.why);
         findings.push(if is_named { Finding::error(code::NOT_CARRIED, text) } else { Finding::info(text) });
     }
     if check.tables.is_cut {
-        findings.push(Finding::error(code::TABLE_LIMIT, format!("the patterns mean more than {TABLES_MAX} tables and partitions, the most of one source")).help("narrow them, or divide the tables among several pipelines"));
+        findings.push(
+            Finding::error(
+                code::TABLE_LIMIT,
+                format!("the patterns mean more than {TABLES_MAX} tables and partitions, the most of one source"),
+            )
+            .help("narrow them, or divide the tables among several pipelines"),
+        );
     }
 }
 
@@ -81,23 +95,41 @@ fn row_security(check: &PostgresCheck, table: &TableFacts, findings: &mut Vec<Fi
         let role = name(&check.server.user);
         let of = relation(&table.shape.name);
         findings.push(
-            Finding::error(code::ROW_SECURITY, format!("row security of {of} counts for role {role}: a copy would lose rows that the stream has"))
-                .fix(format!("ALTER ROLE {role} BYPASSRLS;")),
+            Finding::error(
+                code::ROW_SECURITY,
+                format!("row security of {of} counts for role {role}: a copy would lose rows that the stream has"),
+            )
+            .fix(format!("ALTER ROLE {role} BYPASSRLS;")),
         );
     }
 }
 
 fn identity(table: &TableFacts, rules: &TableRules, findings: &mut Vec<Finding>) {
     let of = relation(&table.shape.name);
-    let foreign: Vec<String> = table.leaves.iter().filter(|leaf| leaf.is_foreign).map(|leaf| relation(&leaf.name)).collect();
+    let foreign: Vec<String> =
+        table.leaves.iter().filter(|leaf| leaf.is_foreign).map(|leaf| relation(&leaf.name)).collect();
     if !foreign.is_empty() {
         findings.push(
-            Finding::error(code::NOT_CARRIED, format!("partitions of {of} are foreign tables, whose rows are in no log: {}", foreign.join(", ")))
-                .fix(foreign.iter().map(|leaf| format!("ALTER TABLE {of} DETACH PARTITION {leaf};")).collect::<Vec<_>>().join(" ")),
+            Finding::error(
+                code::NOT_CARRIED,
+                format!("partitions of {of} are foreign tables, whose rows are in no log: {}", foreign.join(", ")),
+            )
+            .fix(
+                foreign
+                    .iter()
+                    .map(|leaf| format!("ALTER TABLE {of} DETACH PARTITION {leaf};"))
+                    .collect::<Vec<_>>()
+                    .join(" "),
+            ),
         );
     }
     let unusable: Vec<&TableName> = if table.is_partitioned {
-        table.leaves.iter().filter(|leaf| !leaf.has_usable_identity && !leaf.is_foreign).map(|leaf| &leaf.name).collect()
+        table
+            .leaves
+            .iter()
+            .filter(|leaf| !leaf.has_usable_identity && !leaf.is_foreign)
+            .map(|leaf| &leaf.name)
+            .collect()
     } else if table.has_usable_identity {
         Vec::new()
     } else {
@@ -118,7 +150,13 @@ fn identity(table: &TableFacts, rules: &TableRules, findings: &mut Vec<Finding>)
         };
         findings.push(
             Finding::error(code::IDENTITY, format!("{what}; published, its UPDATEs and DELETEs would fail"))
-                .fix(names.iter().map(|leaf| format!("ALTER TABLE {leaf} REPLICA IDENTITY FULL;")).collect::<Vec<_>>().join(" "))
+                .fix(
+                    names
+                        .iter()
+                        .map(|leaf| format!("ALTER TABLE {leaf} REPLICA IDENTITY FULL;"))
+                        .collect::<Vec<_>>()
+                        .join(" "),
+                )
                 .help(format!("or ALTER TABLE {of} ADD PRIMARY KEY (…);")),
         );
         return;
@@ -126,9 +164,12 @@ fn identity(table: &TableFacts, rules: &TableRules, findings: &mut Vec<Finding>)
     let has_key = table.key != KeyOrigin::None || !rules.key.is_empty();
     if !has_key && !rules.is_append {
         findings.push(
-            Finding::error(code::IDENTITY, format!("{of} has no key: equal rows cannot be told apart in a target that keeps one row per key"))
-                .fix(format!("ALTER TABLE {of} ADD PRIMARY KEY (…);"))
-                .help("or `key` under the table, or `mode: append`"),
+            Finding::error(
+                code::IDENTITY,
+                format!("{of} has no key: equal rows cannot be told apart in a target that keeps one row per key"),
+            )
+            .fix(format!("ALTER TABLE {of} ADD PRIMARY KEY (…);"))
+            .help("or `key` under the table, or `mode: append`"),
         );
     }
     let by_key = !rules.key.is_empty() && table.key == KeyOrigin::None;
@@ -139,7 +180,10 @@ fn identity(table: &TableFacts, rules: &TableRules, findings: &mut Vec<Finding>)
         );
     }
     for column in rules.key.iter().filter(|column| !table.shape.columns.iter().any(|own| own.name == **column)) {
-        findings.push(Finding::error(code::IDENTITY, format!("`key` of {of} names `{column}`, which is no column of it that is sent")));
+        findings.push(Finding::error(
+            code::IDENTITY,
+            format!("`key` of {of} names `{column}`, which is no column of it that is sent"),
+        ));
     }
 }
 
@@ -164,8 +208,11 @@ fn large_values(table: &TableFacts, rules: &TableRules, findings: &mut Vec<Findi
         ToastPolicy::Merge => Finding::warn(code::TOASTABLE, text),
     };
     let names: Vec<String> = table.leaves.iter().map(|leaf| relation(&leaf.name)).collect();
-    let fix = names.iter().map(|leaf| format!("ALTER TABLE {leaf} REPLICA IDENTITY FULL;")).collect::<Vec<_>>().join(" ");
-    findings.push(finding.fix(fix).help("updates and deletes then log the whole old row; or `toast: merge` where the target can read its old row"));
+    let fix =
+        names.iter().map(|leaf| format!("ALTER TABLE {leaf} REPLICA IDENTITY FULL;")).collect::<Vec<_>>().join(" ");
+    findings.push(finding.fix(fix).help(
+        "updates and deletes then log the whole old row; or `toast: merge` where the target can read its old row",
+    ));
 }
 
 fn publication(check: &PostgresCheck, options: &CheckOptions, findings: &mut Vec<Finding>) {
@@ -184,10 +231,17 @@ fn publication(check: &PostgresCheck, options: &CheckOptions, findings: &mut Vec
         } else if by_itself {
             let role = name(&check.server.user);
             let help = match &check.publication {
-                None => format!("or let the source make it: GRANT CREATE ON DATABASE {} TO {role}; and make {role} the owner of the tables", name(&check.server.database)),
+                None => format!(
+                    "or let the source make it: GRANT CREATE ON DATABASE {} TO {role}; and make {role} the owner of the tables",
+                    name(&check.server.database)
+                ),
                 Some(_) => format!("or let the source do it: ALTER PUBLICATION {} OWNER TO {role};", name(of)),
             };
-            findings.push(Finding::error(code::PUBLICATION, format!("{reason}, and role {role} may not mend it")).fix(statement.clone()).help(help));
+            findings.push(
+                Finding::error(code::PUBLICATION, format!("{reason}, and role {role} may not mend it"))
+                    .fix(statement.clone())
+                    .help(help),
+            );
         } else {
             findings.push(Finding::error(code::PUBLICATION, reason.clone()).fix(statement.clone()));
         }
@@ -197,17 +251,23 @@ fn publication(check: &PostgresCheck, options: &CheckOptions, findings: &mut Vec
         findings.push(Finding::ok(format!("publication `{of}` has the tables, four operations and root mode")));
     }
     if facts.is_for_all_tables || facts.has_schemas {
-        findings.push(Finding::info(format!("publication `{of}` takes in tables by itself; those that nobody asked for are sent and skipped")));
+        findings.push(Finding::info(format!(
+            "publication `{of}` takes in tables by itself; those that nobody asked for are sent and skipped"
+        )));
     }
     for table in &check.tables.tables {
         if let Some(filter) = &table.row_filter {
-            findings.push(Finding::info(format!("{}: only rows where {filter}; a row that leaves the filter arrives as a delete", relation(&table.shape.name))));
+            findings.push(Finding::info(format!(
+                "{}: only rows where {filter}; a row that leaves the filter arrives as a delete",
+                relation(&table.shape.name)
+            )));
         }
     }
 }
 
 fn key_text(table: &TableFacts) -> String {
-    let columns: Vec<&str> = table.shape.columns.iter().filter(|column| column.is_key).map(|column| &*column.name).collect();
+    let columns: Vec<&str> =
+        table.shape.columns.iter().filter(|column| column.is_key).map(|column| &*column.name).collect();
     let columns = columns.join(", ");
     let identity = if table.shape.identity == Identity::Full { ", identity FULL" } else { "" };
     let key = match &table.key {

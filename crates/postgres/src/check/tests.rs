@@ -107,13 +107,43 @@ fn a_good_set_up_has_nothing_to_mend() {
 /// Catches a server setting that stops or hurts capture and is not said, or said without the statement that mends it.
 #[test]
 fn each_setting_is_named_with_its_statement() {
-    fixed_by(&with_setting("wal_level", "replica"), "LF-PG0114", Level::Error, "ALTER SYSTEM SET wal_level = 'logical';");
-    fixed_by(&with_setting("max_replication_slots", "1"), "LF-PG0114", Level::Error, "ALTER SYSTEM SET max_replication_slots = 4;");
+    fixed_by(
+        &with_setting("wal_level", "replica"),
+        "LF-PG0114",
+        Level::Error,
+        "ALTER SYSTEM SET wal_level = 'logical';",
+    );
+    fixed_by(
+        &with_setting("max_replication_slots", "1"),
+        "LF-PG0114",
+        Level::Error,
+        "ALTER SYSTEM SET max_replication_slots = 4;",
+    );
     fixed_by(&with_setting("max_wal_senders", "0"), "LF-PG0114", Level::Error, "ALTER SYSTEM SET max_wal_senders = 3;");
-    fixed_by(&with_setting("max_slot_wal_keep_size", "-1"), "LF-PG0115", Level::Warn, "ALTER SYSTEM SET max_slot_wal_keep_size = '100GB';");
-    fixed_by(&with_setting("idle_replication_slot_timeout", "60"), "LF-PG0115", Level::Warn, "ALTER SYSTEM SET idle_replication_slot_timeout = 0;");
-    fixed_by(&with_setting("wal_sender_timeout", "0"), "LF-PG0115", Level::Warn, "ALTER SYSTEM SET wal_sender_timeout = '60s';");
-    fixed_by(&with_setting("wal_sender_timeout", "2999"), "LF-PG0115", Level::Warn, "ALTER SYSTEM SET wal_sender_timeout = '60s';");
+    fixed_by(
+        &with_setting("max_slot_wal_keep_size", "-1"),
+        "LF-PG0115",
+        Level::Warn,
+        "ALTER SYSTEM SET max_slot_wal_keep_size = '100GB';",
+    );
+    fixed_by(
+        &with_setting("idle_replication_slot_timeout", "60"),
+        "LF-PG0115",
+        Level::Warn,
+        "ALTER SYSTEM SET idle_replication_slot_timeout = 0;",
+    );
+    fixed_by(
+        &with_setting("wal_sender_timeout", "0"),
+        "LF-PG0115",
+        Level::Warn,
+        "ALTER SYSTEM SET wal_sender_timeout = '60s';",
+    );
+    fixed_by(
+        &with_setting("wal_sender_timeout", "2999"),
+        "LF-PG0115",
+        Level::Warn,
+        "ALTER SYSTEM SET wal_sender_timeout = '60s';",
+    );
     let finding = the(&with_setting("synchronous_standby_names", "*"), &options(), "LF-PG0114");
     assert_eq!(finding.level, Level::Error);
     let mut close = with_setting("max_slot_wal_keep_size", "10");
@@ -159,7 +189,8 @@ fn each_table_and_leaf_needs_an_identity_and_a_key() {
     let nothing = TableFacts { key: KeyOrigin::None, has_usable_identity: false, ..table(1, "log") };
     fixed_by(&of_tables(vec![nothing]), "LF-PG0505", Level::Error, "ALTER TABLE public.log REPLICA IDENTITY FULL;");
     let mut root = TableFacts { is_partitioned: true, ..table(1, "events") };
-    root.leaves = vec![leaf(2, "events_1"), crate::catalog::LeafFacts { has_usable_identity: false, ..leaf(3, "events_2") }];
+    root.leaves =
+        vec![leaf(2, "events_1"), crate::catalog::LeafFacts { has_usable_identity: false, ..leaf(3, "events_2") }];
     fixed_by(&of_tables(vec![root]), "LF-PG0505", Level::Error, "ALTER TABLE public.events_2 REPLICA IDENTITY FULL;");
     let mut full = TableFacts { key: KeyOrigin::None, ..table(1, "log") };
     full.shape.identity = Identity::Full;
@@ -189,7 +220,12 @@ fn large_values_without_full_identity_are_refused_or_warned_of() {
     merge.tables[0].1.toast = ToastPolicy::Merge;
     assert_eq!(the(&check, &merge, "LF-PG0506").level, Level::Warn);
     doc.shape.identity = Identity::Full;
-    assert!(of_tables(vec![doc]).findings(&options(), None).iter().all(|finding| finding.code.is_none_or(|code| code.to_string() != "LF-PG0506")));
+    assert!(
+        of_tables(vec![doc])
+            .findings(&options(), None)
+            .iter()
+            .all(|finding| finding.code.is_none_or(|code| code.to_string() != "LF-PG0506"))
+    );
 }
 
 /// Catches a publication that lacks something, said as an error where the source mends it, or as nothing where not.
@@ -200,13 +236,19 @@ fn the_publication_is_mended_or_its_statement_printed() {
     check.plan = plan_publication("landfall_shop", check.publication.as_ref(), &check.tables.tables);
     let findings = check.findings(&options(), Some(&record()));
     let mended = findings.iter().find(|finding| finding.fix.is_some()).unwrap();
-    assert_eq!((mended.level, mended.fix.as_deref()), (Level::Info, Some("ALTER PUBLICATION landfall_shop ADD TABLE public.orders;")));
+    assert_eq!(
+        (mended.level, mended.fix.as_deref()),
+        (Level::Info, Some("ALTER PUBLICATION landfall_shop ADD TABLE public.orders;"))
+    );
     check.publication.as_mut().unwrap().is_own = false;
     assert_eq!(the(&check, &options(), "LF-PG0210").level, Level::Error);
     check.publication.as_mut().unwrap().is_own = true;
     let mut by_hand = options();
     by_hand.startup.creates_publication = false;
-    assert_eq!(the(&check, &by_hand, "LF-PG0210").fix.as_deref(), Some("ALTER PUBLICATION landfall_shop ADD TABLE public.orders;"));
+    assert_eq!(
+        the(&check, &by_hand, "LF-PG0210").fix.as_deref(),
+        Some("ALTER PUBLICATION landfall_shop ADD TABLE public.orders;")
+    );
     let mut leaves_out = publication(&check.tables.tables);
     leaves_out.missing_operations = vec!["truncate"];
     check.plan = plan_publication("landfall_shop", Some(&leaves_out), &check.tables.tables);
@@ -230,7 +272,11 @@ fn what_is_meant_and_not_there_is_said() {
     assert!(the(&check, &options, "LF-PG0503").text.contains("public.ordres"));
     assert_eq!(the(&check, &options, "LF-PG0504").text, "public.v is a view and is not carried");
     let findings = check.findings(&options, Some(&record()));
-    assert!(findings.iter().any(|finding| finding.level == Level::Info && finding.text.contains("public.u is an unlogged table")));
+    assert!(
+        findings
+            .iter()
+            .any(|finding| finding.level == Level::Info && finding.text.contains("public.u is an unlogged table"))
+    );
 }
 
 /// Catches a first start that hangs on somebody's open transaction without a word, and slots left behind.
@@ -238,7 +284,13 @@ fn what_is_meant_and_not_there_is_said() {
 fn what_will_delay_the_slot_is_named() {
     let mut check = of_tables(vec![table(1, "orders")]);
     check.slot = None;
-    check.server.blocking = vec![BlockingTransaction { pid: 77, xid: Xid(5), age_seconds: 600, user: "app".into(), application: String::new() }];
+    check.server.blocking = vec![BlockingTransaction {
+        pid: 77,
+        xid: Xid(5),
+        age_seconds: 600,
+        user: "app".into(),
+        application: String::new(),
+    }];
     check.left_behind = vec![("landfall_old".into(), Some(7 << 20))];
     let findings = check.findings(&options(), None);
     let fixes: Vec<&str> = findings.iter().filter_map(|finding| finding.fix.as_deref()).collect();

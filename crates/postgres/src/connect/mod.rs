@@ -20,8 +20,8 @@ use std::time::Duration;
 use tokio_postgres::config::{ChannelBinding, Host, LoadBalanceHosts, SslMode, SslNegotiation, TargetSessionAttrs};
 
 pub use dial::Stream;
-pub(crate) use error::{PROTOCOL, QUEUE_STOPPED, SILENT_PEER, STREAM_ENDED, cut, page_of};
 pub use error::{ConnectError, STREAM_CODES, ServerError};
+pub(crate) use error::{PROTOCOL, QUEUE_STOPPED, SILENT_PEER, STREAM_ENDED, cut, page_of};
 pub use tls::{TlsMode, TlsOptions};
 
 /// Settings that every connection pins (P49): the text of a value must not depend on the role, the database or the
@@ -187,9 +187,7 @@ impl ConnectOptions {
             match tokio::time::timeout(self.connect_timeout, attempt).await {
                 Ok(Ok(opened)) => return Ok(opened),
                 Ok(Err(error)) => last = error,
-                Err(_) => {
-                    last = ConnectError::Timeout { endpoint: endpoint.to_string(), after: self.connect_timeout }
-                }
+                Err(_) => last = ConnectError::Timeout { endpoint: endpoint.to_string(), after: self.connect_timeout },
             }
         }
         Err(last)
@@ -205,9 +203,7 @@ impl ConnectOptions {
             match tokio::time::timeout(self.connect_timeout, open(endpoint)).await {
                 Ok(Ok(opened)) => return Ok(opened),
                 Ok(Err(error)) => last = error,
-                Err(_) => {
-                    last = ConnectError::Timeout { endpoint: endpoint.to_string(), after: self.connect_timeout }
-                }
+                Err(_) => last = ConnectError::Timeout { endpoint: endpoint.to_string(), after: self.connect_timeout },
             }
         }
         Err(last)

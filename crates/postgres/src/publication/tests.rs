@@ -35,7 +35,11 @@ fn a_table_without_usable_identity_is_never_added() {
     let plan = plan_publication("p", None, &wanted);
     assert_eq!(plan.refused, [name("log")]);
     assert_eq!(plan.statements.len(), 1);
-    assert!(plan.statements[0].starts_with("CREATE PUBLICATION p FOR TABLE public.orders WITH"), "{:?}", plan.statements);
+    assert!(
+        plan.statements[0].starts_with("CREATE PUBLICATION p FOR TABLE public.orders WITH"),
+        "{:?}",
+        plan.statements
+    );
     let plan = plan_publication("p", Some(&publication(&[])), &wanted);
     assert_eq!(plan.statements, ["ALTER PUBLICATION p ADD TABLE public.orders;"]);
 }
@@ -61,9 +65,12 @@ fn what_a_publication_lacks_is_named_with_its_statement() {
     now.is_via_root = false;
     now.missing_operations = vec!["delete", "truncate"];
     let plan = plan_publication("p", Some(&now), &[root]);
-    assert_eq!(plan.statements, [
-        "ALTER PUBLICATION p SET (publish = 'insert, update, delete, truncate');",
-        "ALTER PUBLICATION p SET (publish_via_partition_root = true);",
-    ]);
+    assert_eq!(
+        plan.statements,
+        [
+            "ALTER PUBLICATION p SET (publish = 'insert, update, delete, truncate');",
+            "ALTER PUBLICATION p SET (publish_via_partition_root = true);",
+        ]
+    );
     assert!(plan_publication("p", Some(&publication(&[(1, "a"), (9, "b")])), &[table(1, "a", true)]).is_complete());
 }

@@ -66,5 +66,8 @@ fn another_version_is_refused_by_its_number() {
     let mut unknown = example().encode().to_vec();
     unknown.truncate(unknown.len() - 1);
     unknown.extend_from_slice(br#","more":1}"#);
-    assert!(matches!(SourceRecord::decode(&unknown), Err(RecordError::Damaged { .. })), "a field of nobody was dropped");
+    assert!(
+        matches!(SourceRecord::decode(&unknown), Err(RecordError::Damaged { .. })),
+        "a field of nobody was dropped"
+    );
 }

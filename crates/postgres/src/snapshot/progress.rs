@@ -107,11 +107,8 @@ impl CopyMeter {
             (0, _) | (_, 0) => 1.0,
             (heap, text) => heap as f64 / text as f64,
         };
-        let open: u64 = self
-            .open
-            .iter()
-            .map(|(range, text)| range.heap_bytes.min((*text as f64 * heap_per_text) as u64))
-            .sum();
+        let open: u64 =
+            self.open.iter().map(|(range, text)| range.heap_bytes.min((*text as f64 * heap_per_text) as u64)).sum();
         self.done_bytes.saturating_add(open).min(self.total_bytes)
     }
 

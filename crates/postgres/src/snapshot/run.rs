@@ -105,7 +105,9 @@ pub enum CopyEvent {
 #[derive(Debug, thiserror::Error)]
 pub enum CopyError {
     /// The snapshot is gone.
-    #[error("the snapshot {snapshot} of the copy is gone: {source}; unfinished tables are copied again from a fresh one (LF-PG0601)")]
+    #[error(
+        "the snapshot {snapshot} of the copy is gone: {source}; unfinished tables are copied again from a fresh one (LF-PG0601)"
+    )]
     Snapshot {
         /// Its name.
         snapshot: String,
@@ -123,7 +125,10 @@ pub enum CopyError {
         source: SqlError,
     },
     /// A row above the limit.
-    #[error("a row of {} has more than {limit} bytes as text, the most that `max_message` allows: raise it, or leave the large column out with `columns` (LF-PG0604)", sql::relation(table))]
+    #[error(
+        "a row of {} has more than {limit} bytes as text, the most that `max_message` allows: raise it, or leave the large column out with `columns` (LF-PG0604)",
+        sql::relation(table)
+    )]
     RowTooLarge {
         /// The table.
         table: TableName,

@@ -29,7 +29,9 @@ pub enum SqlError {
         source: tokio_postgres::Error,
     },
     /// No answer in time.
-    #[error("{peer}: no answer within {after:?} when it was to {doing}; the query was cancelled; look for locks and load on the server (LF-PG0109)")]
+    #[error(
+        "{peer}: no answer within {after:?} when it was to {doing}; the query was cancelled; look for locks and load on the server (LF-PG0109)"
+    )]
     Deadline {
         /// Host, port, database.
         peer: String,
@@ -113,9 +115,9 @@ impl SqlError {
     pub fn sqlstate(&self) -> Option<&str> {
         match self {
             SqlError::Connect(error) => error.sqlstate(),
-            SqlError::Lost { source, .. }
-            | SqlError::Privilege { source, .. }
-            | SqlError::Statement { source, .. } => source.code().map(SqlState::code),
+            SqlError::Lost { source, .. } | SqlError::Privilege { source, .. } | SqlError::Statement { source, .. } => {
+                source.code().map(SqlState::code)
+            }
             SqlError::Deadline { .. } | SqlError::Answer { .. } => None,
         }
     }
@@ -123,7 +125,9 @@ impl SqlError {
     /// Whether a new connection may do what this one could not.
     pub(crate) fn is_connection(&self) -> bool {
         match self {
-            SqlError::Connect(error) => matches!(error.code(), code::UNREACHABLE | code::NOT_NOW | code::CONNECTION_LOST),
+            SqlError::Connect(error) => {
+                matches!(error.code(), code::UNREACHABLE | code::NOT_NOW | code::CONNECTION_LOST)
+            }
             SqlError::Lost { .. } | SqlError::Deadline { .. } => true,
             _ => false,
         }

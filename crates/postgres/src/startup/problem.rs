@@ -9,7 +9,9 @@ use crate::{Lsn, TableName, code, sql};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StartupProblem {
     /// Progress without a slot.
-    #[error("slot `{slot}` is gone, and progress up to {through} is stored: changes since then may be gone from the log. Nothing was read. To copy the tables again: `landfall tables CONFIG {pipeline} resync --all` (LF-PG0201)")]
+    #[error(
+        "slot `{slot}` is gone, and progress up to {through} is stored: changes since then may be gone from the log. Nothing was read. To copy the tables again: `landfall tables CONFIG {pipeline} resync --all` (LF-PG0201)"
+    )]
     SlotGone {
         /// The pipeline.
         pipeline: String,
@@ -19,7 +21,9 @@ pub enum StartupProblem {
         through: Lsn,
     },
     /// Another slot under the name.
-    #[error("slot `{slot}` stands at {confirmed}, before {consistent_point} where ours was made: it is another slot of that name, and ours is gone. To copy the tables again: `landfall tables CONFIG {pipeline} resync --all` (LF-PG0201)")]
+    #[error(
+        "slot `{slot}` stands at {confirmed}, before {consistent_point} where ours was made: it is another slot of that name, and ours is gone. To copy the tables again: `landfall tables CONFIG {pipeline} resync --all` (LF-PG0201)"
+    )]
     SlotReplaced {
         /// The pipeline.
         pipeline: String,
@@ -31,13 +35,17 @@ pub enum StartupProblem {
         consistent_point: Lsn,
     },
     /// A slot without progress.
-    #[error("slot `{slot}` exists and nothing is stored about it, so it is not ours. If nothing else uses it: `SELECT pg_drop_replication_slot('{slot}');`. To go on from where it stands, without a copy: `slot.adopt: true` with `snapshot.mode: never` (LF-PG0202)")]
+    #[error(
+        "slot `{slot}` exists and nothing is stored about it, so it is not ours. If nothing else uses it: `SELECT pg_drop_replication_slot('{slot}');`. To go on from where it stands, without a copy: `slot.adopt: true` with `snapshot.mode: never` (LF-PG0202)"
+    )]
     SlotForeign {
         /// The slot.
         slot: String,
     },
     /// Somebody reads from it.
-    #[error("slot `{slot}` is busy (pid {pid}): another connection reads from it. This goes on by itself when it ends; `SELECT pg_terminate_backend({pid});` ends it (LF-PG0203)")]
+    #[error(
+        "slot `{slot}` is busy (pid {pid}): another connection reads from it. This goes on by itself when it ends; `SELECT pg_terminate_backend({pid});` ends it (LF-PG0203)"
+    )]
     SlotBusy {
         /// The slot.
         slot: String,
@@ -57,7 +65,9 @@ pub enum StartupProblem {
         kept: String,
     },
     /// A slot of another kind.
-    #[error("slot `{slot}` has {what} {found}, and {expected} is needed: it is not ours. Choose another `slot.name`, or, if nothing else uses it, `SELECT pg_drop_replication_slot('{slot}');` (LF-PG0205)")]
+    #[error(
+        "slot `{slot}` has {what} {found}, and {expected} is needed: it is not ours. Choose another `slot.name`, or, if nothing else uses it, `SELECT pg_drop_replication_slot('{slot}');` (LF-PG0205)"
+    )]
     SlotDiffers {
         /// The slot.
         slot: String,
@@ -69,7 +79,9 @@ pub enum StartupProblem {
         found: String,
     },
     /// `slot.name` was changed.
-    #[error("progress is stored under slot `{stored}`, and `slot.name` is now `{configured}`: set it back, or drop the old one with `landfall tables CONFIG PIPELINE drop-slot` before you use another name (LF-PG0205)")]
+    #[error(
+        "progress is stored under slot `{stored}`, and `slot.name` is now `{configured}`: set it back, or drop the old one with `landfall tables CONFIG PIPELINE drop-slot` before you use another name (LF-PG0205)"
+    )]
     SlotRenamed {
         /// The stored name.
         stored: String,
@@ -135,7 +147,9 @@ pub enum StartupProblem {
         lost: Vec<TableName>,
     },
     /// No slot, and none is to be made.
-    #[error("slot `{slot}` does not exist and `slot.create` is false: make it with `SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput');` and set `slot.adopt: true` with `snapshot.mode: never`, or set `slot.create: true` (LF-PG0215)")]
+    #[error(
+        "slot `{slot}` does not exist and `slot.create` is false: make it with `SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput');` and set `slot.adopt: true` with `snapshot.mode: never`, or set `slot.create: true` (LF-PG0215)"
+    )]
     SlotMissing {
         /// The slot.
         slot: String,
@@ -163,9 +177,15 @@ fn lost_by(reason: Option<&str>, kept: &str) -> String {
 }
 
 fn resync(pipeline: &str, lost: &[TableName]) -> String {
-    let steps: Vec<String> =
-        lost.iter().map(|table| format!("`landfall tables CONFIG {pipeline} resync {}`", sql::relation(table))).collect();
-    if steps.is_empty() { String::new() } else { format!(" Then {}, for what was not published is gone", steps.join(", ")) }
+    let steps: Vec<String> = lost
+        .iter()
+        .map(|table| format!("`landfall tables CONFIG {pipeline} resync {}`", sql::relation(table)))
+        .collect();
+    if steps.is_empty() {
+        String::new()
+    } else {
+        format!(" Then {}, for what was not published is gone", steps.join(", "))
+    }
 }
 
 impl Coded for StartupProblem {

@@ -45,7 +45,8 @@ fn errors(findings: &[Finding]) -> Vec<String> {
 async fn each_printed_statement_mends_its_finding() -> Result<()> {
     for install in PostgresInstall::oldest_and_newest()? {
         let shop = Shop::start(&install, &[])?;
-        shop.psql(r#"
+        shop.psql(
+            r#"
             CREATE ROLE reader LOGIN;
             CREATE SCHEMA "Closed";
             CREATE TABLE "Closed"."Order" (id int PRIMARY KEY, body text);
@@ -59,7 +60,8 @@ async fn each_printed_statement_mends_its_finding() -> Result<()> {
             ALTER TABLE public.e1 REPLICA IDENTITY NOTHING;
             CREATE VIEW public.v AS SELECT 1;
             CREATE UNLOGGED TABLE public.u (id int);
-        "#)?;
+        "#,
+        )?;
         let mut connect = shop.options.clone();
         connect.user = "reader".into();
         let patterns = ["Closed.*", "public.*"];
@@ -177,7 +179,10 @@ async fn shapes_are_what_the_catalog_says() -> Result<()> {
         let toastable = |name: &str| t.shape.columns.iter().any(|column| &*column.name == name && column.is_toastable);
         ensure!(toastable("big") && toastable("amount") && !toastable("id") && !toastable("boxes_"));
         let by_index = table("by_index")?;
-        assert_eq!((by_index.shape.identity, &by_index.key), (Identity::Index, &KeyOrigin::IdentityIndex("by_index_ab".into())));
+        assert_eq!(
+            (by_index.shape.identity, &by_index.key),
+            (Identity::Index, &KeyOrigin::IdentityIndex("by_index_ab".into()))
+        );
         ensure!(by_index.shape.columns.iter().filter(|column| column.is_key).map(|column| column.attnum).eq([1, 2]));
         let full = table("full_only")?;
         ensure!(full.is_identified() && full.key == KeyOrigin::None && full.shape.identity == Identity::Full);
@@ -197,9 +202,11 @@ async fn shapes_are_what_the_catalog_says() -> Result<()> {
 async fn a_publication_is_made_and_extended() -> Result<()> {
     for install in PostgresInstall::oldest_and_newest()? {
         let shop = Shop::start(&install, &[])?;
-        shop.psql("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE no_key (id int);
+        shop.psql(
+            "CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE no_key (id int);
                    CREATE TABLE r (id int PRIMARY KEY) PARTITION BY RANGE (id);
-                   CREATE TABLE r1 PARTITION OF r FOR VALUES FROM (0) TO (10);")?;
+                   CREATE TABLE r1 PARTITION OF r FOR VALUES FROM (0) TO (10);",
+        )?;
         let sql = shop.sql().await?;
         let tables = read_tables(&sql, &["public.*".parse()?], &[]).await?.tables;
         let publication = || landfall_postgres::PublicationFacts::read(&sql, install.major(), "p q");
@@ -240,10 +247,13 @@ async fn connection_errors_say_what_to_change() -> Result<()> {
         ("LF-PG0104", with(&|options| options.database = "nope".into())),
         ("LF-PG0102", with(&|options| options.user = "nobody".into())),
         ("LF-PG0103", with(&|options| options.user = "stranger".into())),
-        ("LF-PG0102", with(&|options| {
-            options.user = "secret".into();
-            options.password = Some(landfall_postgres::Password::new("wrong"));
-        })),
+        (
+            "LF-PG0102",
+            with(&|options| {
+                options.user = "secret".into();
+                options.password = Some(landfall_postgres::Password::new("wrong"));
+            }),
+        ),
     ];
     for (code, options) in cases {
         let error = SqlConnection::open(&options).await.err().with_context(|| format!("{code}: it connected"))?;
@@ -272,7 +282,8 @@ async fn a_query_that_is_given_up_ends_on_the_server() -> Result<()> {
     let sql = shop.sql().await?.with_deadline(std::time::Duration::from_millis(300));
     let error = sql.rows("sleep", "SELECT pg_sleep(600)", &[]).await.err().context("it has a deadline")?;
     ensure!(matches!(error, SqlError::Deadline { .. }), "{error}");
-    let sleeping = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep(600)%' AND state = 'active'";
+    let sleeping =
+        "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep(600)%' AND state = 'active'";
     shop.wait_for(sleeping, "0")?;
     let sql = shop.sql().await?;
     {
@@ -281,7 +292,12 @@ async fn a_query_that_is_given_up_ends_on_the_server() -> Result<()> {
     }
     shop.wait_for(sleeping, "0")?;
     let sql = shop.sql().await?;
-    let row = sql.row("read a value", "SELECT '1 day'::interval::text, now()::text LIKE '%+00', '\\x00'::bytea::text", &[]).await?;
-    assert_eq!((row.try_get::<_, &str>(0)?, row.try_get::<_, bool>(1)?, row.try_get::<_, &str>(2)?), ("P1D", true, "\\x00"));
+    let row = sql
+        .row("read a value", "SELECT '1 day'::interval::text, now()::text LIKE '%+00', '\\x00'::bytea::text", &[])
+        .await?;
+    assert_eq!(
+        (row.try_get::<_, &str>(0)?, row.try_get::<_, bool>(1)?, row.try_get::<_, &str>(2)?),
+        ("P1D", true, "\\x00")
+    );
     Ok(())
 }

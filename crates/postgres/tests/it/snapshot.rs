@@ -104,12 +104,22 @@ async fn rows_written_during_the_copy_are_not_in_it() -> Result<()> {
         let mut run = copy(&shop, &holder, tables, SMALL());
         let landed = Landed::all_of(&mut run).await?;
         let report = run.report();
-        ensure!(report.ratio == 1.0 && report.ranges.0 == report.ranges.1 && report.ranges.0 == landed.ranges, "{report:?}");
+        ensure!(
+            report.ratio == 1.0 && report.ranges.0 == report.ranges.1 && report.ranges.0 == landed.ranges,
+            "{report:?}"
+        );
         ensure!(landed.ranges > 10, "{} ranges: too few to prove anything", landed.ranges);
         let mut ended = landed.tables.clone();
         ended.sort_unstable();
         let (empty, t) = (oids[0], oids[1]);
-        ensure!(ended == { let mut all = oids.clone(); all.sort_unstable(); all }, "{ended:?}");
+        ensure!(
+            ended == {
+                let mut all = oids.clone();
+                all.sort_unstable();
+                all
+            },
+            "{ended:?}"
+        );
         ensure!(landed.rows.get(&empty).is_none());
         let mut expected: Vec<String> = expected.lines().map(str::to_owned).collect();
         expected.sort_unstable();
@@ -122,8 +132,10 @@ async fn rows_written_during_the_copy_are_not_in_it() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_copy_resumes_to_the_same_rows() -> Result<()> {
     let shop = Shop::start(&PostgresInstall::any()?, &[])?;
-    shop.psql("CREATE TABLE t (id int PRIMARY KEY, body text);
-               INSERT INTO t SELECT n, repeat('x', 200) FROM generate_series(1, 60000) n;")?;
+    shop.psql(
+        "CREATE TABLE t (id int PRIMARY KEY, body text);
+               INSERT INTO t SELECT n, repeat('x', 200) FROM generate_series(1, 60000) n;",
+    )?;
     let holder = Holder::open(&shop).await?;
     let tables = tables_of(&shop, "public.t", None).await?;
     let oid = tables[0].shape.relation.0;
@@ -154,15 +166,21 @@ async fn a_killed_copy_resumes_to_the_same_rows() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_consumer_holds_the_workers_back() -> Result<()> {
     let shop = Shop::start(&PostgresInstall::any()?, &[])?;
-    shop.psql("CREATE TABLE t (id int PRIMARY KEY, body text);
-               INSERT INTO t SELECT n, repeat('x', 500) FROM generate_series(1, 100000) n;")?;
+    shop.psql(
+        "CREATE TABLE t (id int PRIMARY KEY, body text);
+               INSERT INTO t SELECT n, repeat('x', 500) FROM generate_series(1, 100000) n;",
+    )?;
     let holder = Holder::open(&shop).await?;
-    let options = CopyOptions { chunk_bytes: 64 << 10, connections: 2, range_bytes: 16 << 20, ..CopyOptions::default() };
+    let options =
+        CopyOptions { chunk_bytes: 64 << 10, connections: 2, range_bytes: 16 << 20, ..CopyOptions::default() };
     let mut run = copy(&shop, &holder, tables_of(&shop, "public.t", None).await?, options);
     let first = tokio::time::timeout(DEADLINE, run.next()).await?.context("there are rows")??;
     ensure!(matches!(first, CopyEvent::Rows(_)));
     // The server's COPYs wait for the client: that is the thing to wait for, and it stays so.
-    shop.wait_for("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'COPY (SELECT%' AND wait_event = 'ClientWrite'", "2")?;
+    shop.wait_for(
+        "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'COPY (SELECT%' AND wait_event = 'ClientWrite'",
+        "2",
+    )?;
     let held = run.report().rows;
     // Two chunks in the channel, one taken, of some 130 rows each.
     ensure!(held < 1_000, "{held} rows were issued to a consumer that took one chunk");
@@ -206,8 +224,10 @@ async fn filters_and_column_lists_apply_to_the_copy() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn finished_ranges_are_not_copied_again() -> Result<()> {
     let shop = Shop::start(&PostgresInstall::any()?, &[])?;
-    shop.psql("CREATE TABLE t (id int PRIMARY KEY, body text); CREATE TABLE u (id int PRIMARY KEY);
-               INSERT INTO t SELECT n, repeat('x', 100) FROM generate_series(1, 20000) n; INSERT INTO u VALUES (1);")?;
+    shop.psql(
+        "CREATE TABLE t (id int PRIMARY KEY, body text); CREATE TABLE u (id int PRIMARY KEY);
+               INSERT INTO t SELECT n, repeat('x', 100) FROM generate_series(1, 20000) n; INSERT INTO u VALUES (1);",
+    )?;
     let holder = Holder::open(&shop).await?;
     let tables = tables_of(&shop, "public.*", None).await?;
     let mut done = BTreeMap::<u32, CopiedRanges>::new();
@@ -242,7 +262,8 @@ async fn finished_ranges_are_not_copied_again() -> Result<()> {
         }
         CopyTable { facts, done }
     });
-    let landed = Landed::all_of(&mut start_copy(SMALL(), shop.options.clone(), holder.snapshot.clone(), all.collect())).await?;
+    let landed =
+        Landed::all_of(&mut start_copy(SMALL(), shop.options.clone(), holder.snapshot.clone(), all.collect())).await?;
     assert_eq!((landed.tables.len(), landed.rows.len()), (2, 0));
     Ok(())
 }
@@ -298,7 +319,11 @@ async fn add_table_waits_for_older_writers() -> Result<()> {
     ensure!(matches!(refused, Err(landfall_postgres::AddTableError::Lock { .. })), "{refused:?}");
     let refused = add_table_waiting(&sql, "p", &name("u"), short).await;
     ensure!(matches!(refused, Err(landfall_postgres::AddTableError::Writers { .. })), "{refused:?}");
-    assert_eq!(shop.psql("SELECT tablename FROM pg_publication_tables WHERE pubname = 'p'")?, "u", "a failed lock adds nothing");
+    assert_eq!(
+        shop.psql("SELECT tablename FROM pg_publication_tables WHERE pubname = 'p'")?,
+        "u",
+        "a failed lock adds nothing"
+    );
     writer.run("write", "COMMIT").await?;
     add_table_locked(&sql, "p", &name("t"), DEADLINE).await?;
     assert_eq!(shop.psql("SELECT count(*) FROM pg_publication_tables WHERE pubname = 'p'")?, "2");

@@ -93,7 +93,10 @@ async fn a_dropped_and_recreated_slot_is_a_gap() -> Result<()> {
         shop.psql("INSERT INTO orders VALUES (11, 'between')")?;
         create_slot(&shop)?;
         let anew = decision(&sql, Some(&record)).await?;
-        refused(&anew, |problem| matches!(problem, StartupProblem::SlotAhead { through, .. } if *through == record.through));
+        refused(
+            &anew,
+            |problem| matches!(problem, StartupProblem::SlotAhead { through, .. } if *through == record.through),
+        );
     }
     Ok(())
 }
@@ -106,7 +109,10 @@ async fn a_slot_advanced_behind_our_back_is_a_gap() -> Result<()> {
     shop.psql("INSERT INTO orders VALUES (11, 'lost')")?;
     shop.psql(&format!("SELECT pg_replication_slot_advance('{SLOT}', pg_current_wal_lsn());"))?;
     let decision = decision(&shop.sql().await?, Some(&record)).await?;
-    refused(&decision, |problem| matches!(problem, StartupProblem::SlotAhead { confirmed, through, .. } if confirmed > through));
+    refused(
+        &decision,
+        |problem| matches!(problem, StartupProblem::SlotAhead { confirmed, through, .. } if confirmed > through),
+    );
     Ok(())
 }
 
@@ -114,7 +120,10 @@ async fn a_slot_advanced_behind_our_back_is_a_gap() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_invalidated_slot_is_not_retried() -> Result<()> {
     for install in PostgresInstall::oldest_and_newest()? {
-        let shop = Shop::start(&install, &[("max_slot_wal_keep_size", "1MB"), ("max_wal_size", "32MB"), ("min_wal_size", "32MB")])?;
+        let shop = Shop::start(
+            &install,
+            &[("max_slot_wal_keep_size", "1MB"), ("max_wal_size", "32MB"), ("min_wal_size", "32MB")],
+        )?;
         let record = started(&shop).await?;
         for _ in 0..4 {
             shop.psql("INSERT INTO orders SELECT n, repeat('x', 1000) FROM generate_series(100, 10000) n; TRUNCATE orders; SELECT pg_switch_wal();")?;
@@ -140,7 +149,10 @@ async fn a_restored_dump_is_another_system() -> Result<()> {
     let record = started(&first).await?;
     started(&second).await?;
     let decision = decision(&second.sql().await?, Some(&record)).await?;
-    refused(&decision, |problem| matches!(problem, StartupProblem::OtherSystem { stored, found, .. } if stored.0 != found.0));
+    refused(
+        &decision,
+        |problem| matches!(problem, StartupProblem::OtherSystem { stored, found, .. } if stored.0 != found.0),
+    );
     Ok(())
 }
 
@@ -185,7 +197,10 @@ async fn a_busy_slot_names_who_has_it() -> Result<()> {
     reader.stop()?;
     shop.wait_for(&format!("SELECT active FROM pg_replication_slots WHERE slot_name = '{SLOT}'"), "f")?;
     // pg_recvlogical confirms nothing that it was not sent: the slot is where it was.
-    ensure!(matches!(decision(&sql, Some(&record)).await?, Decision::Resume { .. } | Decision::Refuse(StartupProblem::SlotAhead { .. })));
+    ensure!(matches!(
+        decision(&sql, Some(&record)).await?,
+        Decision::Resume { .. } | Decision::Refuse(StartupProblem::SlotAhead { .. })
+    ));
     Ok(())
 }
 

@@ -108,7 +108,11 @@ pub struct SkippedRelation {
 impl TableFacts {
     /// Whether updates and deletes of every row in it say which row they are about.
     pub fn is_identified(&self) -> bool {
-        if self.is_partitioned { self.leaves.iter().all(|leaf| leaf.has_usable_identity) } else { self.has_usable_identity }
+        if self.is_partitioned {
+            self.leaves.iter().all(|leaf| leaf.has_usable_identity)
+        } else {
+            self.has_usable_identity
+        }
     }
 
     /// Heap bytes of all leaves.
