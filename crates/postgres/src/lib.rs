@@ -9,10 +9,17 @@
 mod code;
 mod connect;
 
+mod log_record;
 mod lsn;
+mod queue;
 mod shape;
 
 pub use code::CODES;
 pub use connect::{CONNECT_TIMEOUT, ConnectError, ConnectOptions, Endpoint, PINNED_SETTINGS, Password, STREAM_CODES, ServerError, SqlDriver, Stream, TlsMode, TlsOptions};
+pub use log_record::{Boundary, LogRecord, RecordKind, RecordSink, RecordSinkError};
 pub use lsn::{Lsn, ParseLsnError, RelationId, Xid};
+pub use queue::{
+    BundleView, CloseError, CloseReport, Need, QueueCounts, QueueError, QueueMeters, QueueParts, QueueSettings,
+    QueueSettingsError, QueueView, QueueingSink, Room, RuntimeClock, TracedTransaction, TransactionTrace,
+};
 pub use shape::{ColumnShape, Identity, PgType, TableName, TableShape};
