@@ -8,18 +8,32 @@
 
 mod code;
 mod connect;
+mod feedback;
 
 mod log_record;
 mod lsn;
+mod meters;
+mod pump;
 mod queue;
+mod reconnect;
 mod shape;
+mod transport;
 
 pub use code::CODES;
 pub use connect::{CONNECT_TIMEOUT, ConnectError, ConnectOptions, Endpoint, PINNED_SETTINGS, Password, STREAM_CODES, ServerError, SqlDriver, Stream, TlsMode, TlsOptions};
+pub use feedback::{DurableLsn, FeedbackEnd, FeedbackRules, KeepAliveAdvance, MOVED_INTERVAL, Pending};
 pub use log_record::{Boundary, LogRecord, RecordKind, RecordSink, RecordSinkError};
 pub use lsn::{Lsn, ParseLsnError, RelationId, Xid};
+pub use meters::StreamMeters;
+pub use pump::{PumpEnd, PumpParts, pump};
 pub use queue::{
     BundleView, CloseError, CloseReport, Need, QueueCounts, QueueError, QueueMeters, QueueParts, QueueSettings,
     QueueSettingsError, QueueView, QueueingSink, Room, RuntimeClock, TracedTransaction, TransactionTrace,
 };
+pub use reconnect::{Backoff, RECONNECT_FIRST, RECONNECT_MAX};
 pub use shape::{ColumnShape, Identity, PgType, TableName, TableShape};
+pub use transport::{
+    Announced, CloseCause, CreateSlot, CreatedSlot, FeedbackHandle, Frame, ReplicationConnection, ReplicationFeedback,
+    ReplicationTransport, ServerVersion, SnapshotUse, StatusUpdate, StreamOptions, SystemIdentity, TimelineSwitch,
+    Transport,
+};
