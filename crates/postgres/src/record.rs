@@ -210,6 +210,13 @@ impl SourceRecord {
         }
     }
 
+    /// The slot was made: progress begins at its point.
+    pub fn made(&mut self, identity: SlotIdentity) {
+        self.through = identity.consistent_point;
+        self.last_commit = Lsn::ZERO;
+        self.slot = SlotRecord::Made(identity);
+    }
+
     /// The bytes to store.
     pub fn encode(&self) -> Bytes {
         // Numbers, texts and lists only: nothing in it can fail to be written.

@@ -1,7 +1,10 @@
 //! The replication slot: its name, what the server says of it, its identity (P51), and making one (P52).
 
+mod exported;
+
 use std::time::Duration;
 
+pub use exported::ExportedSlot;
 use serde::{Deserialize, Serialize};
 
 use crate::catalog::BlockingTransaction;

@@ -193,6 +193,11 @@ impl ConnectOptions {
         Err(last)
     }
 
+    /// The bytes of a connection to this endpoint, up to the start-up packet. The caller bounds the time.
+    pub(crate) async fn dial(&self, endpoint: &Endpoint) -> Result<Stream, ConnectError> {
+        dial::open(endpoint, self).await
+    }
+
     /// Tries each endpoint within the timeout; gives the last failure where all fail.
     pub(crate) async fn first_that_opens<T>(
         &self,
