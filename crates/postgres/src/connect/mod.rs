@@ -17,6 +17,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use tokio_postgres::config::{ChannelBinding, Host, LoadBalanceHosts, SslMode, SslNegotiation, TargetSessionAttrs};
 
 pub use dial::Stream;
@@ -175,22 +176,15 @@ impl ConnectOptions {
         if let Some(password) = &self.password {
             config.password(password.bytes());
         }
-        // Not by `first_that_opens`: the compiler cannot show that the future of an async closure is Send, and copy
-        // workers connect on tasks of their own.
-        let mut last = ConnectError::Missing { what: "a host" };
-        for endpoint in &self.endpoints {
-            let attempt = async {
+        let config = &config;
+        self.first_that_opens(|endpoint| {
+            Box::pin(async move {
                 let stream = dial::open(endpoint, self).await?;
                 let opened = config.connect_raw(stream, tokio_postgres::NoTls).await;
                 opened.map_err(|source| ConnectError::sql(endpoint, source))
-            };
-            match tokio::time::timeout(self.connect_timeout, attempt).await {
-                Ok(Ok(opened)) => return Ok(opened),
-                Ok(Err(error)) => last = error,
-                Err(_) => last = ConnectError::Timeout { endpoint: endpoint.to_string(), after: self.connect_timeout },
-            }
-        }
-        Err(last)
+            })
+        })
+        .await
     }
 
     /// The bytes of a connection to this endpoint, up to the start-up packet. The caller bounds the time.
@@ -198,10 +192,11 @@ impl ConnectOptions {
         dial::open(endpoint, self).await
     }
 
-    /// Tries each endpoint within the timeout; gives the last failure where all fail.
-    pub(crate) async fn first_that_opens<T>(
-        &self,
-        mut open: impl AsyncFnMut(&Endpoint) -> Result<T, ConnectError>,
+    /// Tries each endpoint within the timeout; gives the last failure where all fail. The futures are boxed because
+    /// the compiler cannot show that the one of an async closure is Send, and sources connect on tasks of their own.
+    pub(crate) async fn first_that_opens<'a, T>(
+        &'a self,
+        mut open: impl FnMut(&'a Endpoint) -> BoxFuture<'a, Result<T, ConnectError>>,
     ) -> Result<T, ConnectError> {
         let mut last = ConnectError::Missing { what: "a host" };
         for endpoint in &self.endpoints {

@@ -1,16 +1,18 @@
 //! The start-up list against real servers (P57): what a server really shows in each case.
 
 use std::process::{Child, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use landfall_postgres::{
-    Decision, Facts, Lsn, OptionSet, PLUGIN, PublicationFacts, ServerFacts, SlotFacts, SlotIdentity, SlotRecord,
-    SourceRecord, SqlConnection, StartupOptions, StartupProblem, TablePattern, apply_publication, decide, drop_slot,
-    plan_publication, read_tables,
+    CopiedRanges, CopyEvent, CopyOptions, CopyTable, Decision, ExportedSlot, Facts, Lsn, OptionSet, PLUGIN,
+    PublicationFacts, ServerFacts, SlotCreationError, SlotFacts, SlotIdentity, SlotRecord, SourceRecord, SqlConnection,
+    StartupOptions, StartupProblem, TablePattern, apply_publication, decide, drop_slot, plan_publication, read_tables,
+    start_copy,
 };
 use landfall_testkit::PostgresInstall;
 
-use crate::database::Shop;
+use crate::database::{DEADLINE, Shop};
 
 const SLOT: &str = "landfall_shop";
 
@@ -247,6 +249,75 @@ async fn a_table_that_left_the_publication_is_refused() -> Result<()> {
     let Decision::Resume { adds, .. } = decision(&sql, Some(&record)).await? else { panic!("it resumes") };
     assert_eq!(adds.iter().map(ToString::to_string).collect::<Vec<_>>(), ["public.lines"]);
     Ok(())
+}
+
+/// Catches rows that are in neither copy nor stream, or in both, while they are written all through a first start
+/// (F-P14): publication, then slot, then copy under its snapshot, then stream from its point.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_publication_is_created_before_the_slot() -> Result<()> {
+    for install in PostgresInstall::oldest_and_newest()? {
+        let shop = Shop::start(&install, &[])?;
+        shop.psql("CREATE TABLE orders (id bigserial PRIMARY KEY, body text)")?;
+        let sql = shop.sql().await?;
+        let server = ServerFacts::read(&sql).await?;
+        assert_eq!(decision(&sql, None).await?, Decision::FirstStart { drops_orphan: false });
+        let writer = shop.sql().await?;
+        let written = tokio::spawn(async move {
+            for _ in 0..400 {
+                writer.run("write", "INSERT INTO orders (body) VALUES ('x')").await?;
+            }
+            anyhow::Ok(())
+        });
+        let tables = read_tables(&sql, &["public.*".parse()?], &[]).await?.tables;
+        let plan = plan_publication(SLOT, None, &tables);
+        let (connect, own) = (shop.options.clone(), shop.sql().await?);
+        // On a task of its own, as a source does it.
+        let made = tokio::spawn(async move { ExportedSlot::first(&connect, &own, SLOT, DEADLINE, &plan, false).await });
+        let exported = made.await??;
+        let mut record = intent(&server);
+        record.made(exported.identity(&server));
+        ensure!(record.through == exported.consistent_point());
+        let copied = tables.into_iter().map(|facts| CopyTable { facts, done: CopiedRanges::default() }).collect();
+        let mut run = start_copy(CopyOptions::default(), shop.options.clone(), exported.snapshot(), copied);
+        let mut in_copy = 0;
+        while let Some(event) = tokio::time::timeout(DEADLINE, run.next()).await? {
+            if let CopyEvent::Rows(chunk) = event? {
+                in_copy += chunk.rows;
+            }
+        }
+        written.await??;
+        drop(exported.into_connection());
+        shop.wait_for(&format!("SELECT active FROM pg_replication_slots WHERE slot_name = '{SLOT}'"), "f")?;
+        // 73 is the letter of an insert.
+        let in_stream: u64 = shop
+            .psql(&format!(
+                "SELECT count(*) FILTER (WHERE get_byte(data, 0) = 73) FROM pg_logical_slot_peek_binary_changes('{SLOT}', NULL, NULL, 'proto_version', '1', 'publication_names', '{SLOT}')"
+            ))?
+            .parse()?;
+        assert_eq!(in_copy + in_stream, 400, "{in_copy} copied, {in_stream} streamed");
+        ensure!(matches!(decision(&sql, Some(&record)).await?, Decision::Resume { .. }));
+    }
+    Ok(())
+}
+
+/// Catches a first start that hangs for ever, and says nothing, behind somebody's open transaction.
+#[tokio::test(flavor = "multi_thread")]
+async fn slot_creation_names_the_blocking_pids() -> Result<()> {
+    let shop = Shop::start(&PostgresInstall::any()?, &[])?;
+    shop.psql("CREATE TABLE orders (id int PRIMARY KEY)")?;
+    let (writer, sql) = (shop.sql().await?, shop.sql().await?);
+    writer.run("write", "BEGIN; INSERT INTO orders VALUES (1)").await?;
+    let short = Duration::from_millis(500);
+    let error = ExportedSlot::temporary(&shop.options, &sql, "landfall_copy", short).await.err();
+    let error = error.context("it waits for the writer")?;
+    let SlotCreationError::Timeout { blocking, .. } = &error else { panic!("{error}") };
+    assert_eq!(blocking.iter().map(|open| open.pid).collect::<Vec<_>>(), [writer.pid()]);
+    ensure!(error.to_string().contains(&format!("pid {}", writer.pid())), "{error}");
+    // What was begun does not stay behind.
+    shop.wait_for("SELECT count(*) FROM pg_replication_slots", "0")?;
+    writer.run("write", "COMMIT").await?;
+    ExportedSlot::temporary(&shop.options, &sql, "landfall_copy", DEADLINE).await?;
+    shop.wait_for("SELECT count(*) FROM pg_replication_slots", "0")
 }
 
 /// Something else that reads from the slot.
