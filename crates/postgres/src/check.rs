@@ -1,7 +1,7 @@
 //! What `check` says of a Postgres source (P64): each line a finding with the exact statement that mends it.
 //!
-//! The rules are functions of facts; [`PostgresCheck::read`] gathers the facts over one SQL connection and reads
-//! only. A finding names the thing, the value and the fix; nothing is changed on the server.
+//! The rules are functions of facts; [`PostgresCheck::read`] gathers the facts over an SQL connection and a
+//! replication connection, and reads only. A finding names the thing, the value and the fix; nothing is changed on the server.
 
 mod read;
 mod server;
@@ -127,8 +127,6 @@ pub struct CheckOptions {
     pub publication: String,
     /// `tables`: what is meant, and how it is to be carried. The first pattern that matches a table rules it.
     pub tables: Vec<(TablePattern, TableRules)>,
-    /// `snapshot.connections`.
-    pub copy_connections: u32,
     /// What `application_name` the connections have.
     pub application_name: String,
 }
@@ -150,6 +148,8 @@ pub struct PostgresCheck {
     pub switch_point: Option<Lsn>,
     /// Whether this role may make a publication in this database.
     pub may_create: bool,
+    /// Why a replication connection does not come about, with its code; none where it does.
+    pub replication_refused: Option<(Code, String)>,
     /// Slots of this database that look like ours and are not the configured one, with the log that they hold.
     pub left_behind: Vec<(String, Option<u64>)>,
 }

@@ -80,6 +80,15 @@ pub(super) fn rules(check: &PostgresCheck, options: &CheckOptions, findings: &mu
                 .fix(format!("ALTER ROLE {role} REPLICATION;")),
         );
     }
+    // Without the right to replicate it is refused for that, which is said above.
+    if server.may_replicate {
+        findings.push(match &check.replication_refused {
+            None => Finding::ok("a replication connection works"),
+            Some((code, text)) => {
+                Finding::error(*code, format!("a replication connection does not come about: {}", without_code(text)))
+            }
+        });
+    }
     settings(check, options, findings);
     findings.push(Finding::info(NOT_CARRIED));
 }

@@ -21,7 +21,6 @@ fn options() -> CheckOptions {
         },
         publication: "landfall_shop".into(),
         tables: vec![("public.*".parse().unwrap(), TableRules::default())],
-        copy_connections: 4,
         application_name: "landfall".into(),
     }
 }
@@ -69,6 +68,7 @@ fn of_tables(tables: Vec<TableFacts>) -> PostgresCheck {
         slot: Some(slot()),
         switch_point: None,
         may_create: true,
+        replication_refused: None,
         left_behind: Vec::new(),
     }
 }
@@ -171,6 +171,12 @@ fn each_missing_right_has_its_grant() {
     let mut check = of_tables(vec![]);
     check.server.may_replicate = false;
     fixed_by(&check, "LF-PG0110", Level::Error, "ALTER ROLE landfall REPLICATION;");
+    check.server.may_replicate = true;
+    check.replication_refused = Some((crate::code::NOT_NOW, "all senders are in use (LF-PG0106)".into()));
+    assert_eq!(
+        the(&check, &options(), "LF-PG0106").text,
+        "a replication connection does not come about: all senders are in use"
+    );
     let mut root = TableFacts { is_partitioned: true, may_use_schema: false, ..table(1, "Events") };
     root.leaves = vec![leaf(2, "events_1"), crate::catalog::LeafFacts { may_select: false, ..leaf(3, "events_2") }];
     fixed_by(

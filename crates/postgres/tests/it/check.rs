@@ -24,15 +24,13 @@ fn options(patterns: &[&str]) -> Result<CheckOptions> {
         },
         publication: "landfall_shop".into(),
         tables: tables.collect::<Result<_>>()?,
-        copy_connections: 4,
         application_name: "landfall".into(),
     })
 }
 
 async fn findings(connect: &ConnectOptions, patterns: &[&str]) -> Result<Vec<Finding>> {
     let options = options(patterns)?;
-    let sql = SqlConnection::open(connect).await?;
-    Ok(PostgresCheck::read(&sql, &options, None).await?.findings(&options, None))
+    Ok(PostgresCheck::read(connect, &options, None).await?.findings(&options, None))
 }
 
 fn errors(findings: &[Finding]) -> Vec<String> {
@@ -259,6 +257,8 @@ async fn connection_errors_say_what_to_change() -> Result<()> {
         let error = SqlConnection::open(&options).await.err().with_context(|| format!("{code}: it connected"))?;
         ensure!(error.code().to_string() == code, "{code}: {error}");
         ensure!(!error.to_string().contains("wrong"), "a password is in the message");
+        let finding = Finding::of_connection(&error, &options);
+        ensure!(finding.level == Level::Error && (finding.fix.is_some() || finding.help.is_some()), "{finding}");
     }
     let right = with(&|options| {
         options.user = "secret".into();

@@ -46,6 +46,7 @@ fn copy(shop: &Shop, holder: &Holder, tables: Vec<TableFacts>, options: CopyOpti
 #[derive(Default)]
 struct Landed {
     rows: BTreeMap<u32, Vec<String>>,
+    of_range: BTreeMap<(u32, u32), u64>,
     ranges: u32,
     tables: Vec<u32>,
 }
@@ -53,27 +54,36 @@ struct Landed {
 impl Landed {
     async fn all_of(run: &mut CopyRun) -> Result<Landed> {
         let mut landed = Landed::default();
-        let mut of_range = BTreeMap::new();
-        while let Some(event) = tokio::time::timeout(DEADLINE, run.next()).await? {
-            match event? {
-                CopyEvent::Rows(chunk) => {
-                    let text = std::str::from_utf8(&chunk.bytes)?;
-                    ensure!(text.ends_with('\n'), "a chunk ends inside a row");
-                    let rows: Vec<String> = text.lines().map(str::to_owned).collect();
-                    ensure!(rows.len() as u64 == chunk.rows, "{} rows in a chunk of {}", rows.len(), chunk.rows);
-                    *of_range.entry((chunk.range.leaf.0, chunk.range.number)).or_insert(0) += chunk.rows;
-                    landed.rows.entry(chunk.range.table.0).or_default().extend(rows);
-                }
-                CopyEvent::RangeDone { range, rows } => {
-                    let seen = of_range.remove(&(range.leaf.0, range.number)).unwrap_or(0);
-                    ensure!(seen == rows, "a range of {rows} rows handed over {seen}");
-                    landed.ranges += 1;
-                }
-                CopyEvent::TableDone { table } => landed.tables.push(table.0),
-            }
-        }
-        ensure!(of_range.is_empty(), "ranges without an end: {of_range:?}");
+        landed.rest_of(run).await?;
         Ok(landed)
+    }
+
+    async fn rest_of(&mut self, run: &mut CopyRun) -> Result<()> {
+        while let Some(event) = tokio::time::timeout(DEADLINE, run.next()).await? {
+            self.take(event?)?;
+        }
+        ensure!(self.of_range.is_empty(), "ranges without an end: {:?}", self.of_range);
+        Ok(())
+    }
+
+    fn take(&mut self, event: CopyEvent) -> Result<()> {
+        match event {
+            CopyEvent::Rows(chunk) => {
+                let text = std::str::from_utf8(&chunk.bytes)?;
+                ensure!(text.ends_with('\n'), "a chunk ends inside a row");
+                let rows: Vec<String> = text.lines().map(str::to_owned).collect();
+                ensure!(rows.len() as u64 == chunk.rows, "{} rows in a chunk of {}", rows.len(), chunk.rows);
+                *self.of_range.entry((chunk.range.leaf.0, chunk.range.number)).or_default() += chunk.rows;
+                self.rows.entry(chunk.range.table.0).or_default().extend(rows);
+            }
+            CopyEvent::RangeDone { range, rows } => {
+                let seen = self.of_range.remove(&(range.leaf.0, range.number)).unwrap_or(0);
+                ensure!(seen == rows, "a range of {rows} rows handed over {seen}");
+                self.ranges += 1;
+            }
+            CopyEvent::TableDone { table } => self.tables.push(table.0),
+        }
+        Ok(())
     }
 
     fn sorted(mut self, table: u32) -> Vec<String> {
@@ -134,11 +144,10 @@ async fn a_killed_copy_resumes_to_the_same_rows() -> Result<()> {
     let shop = Shop::start(&PostgresInstall::any()?, &[])?;
     shop.psql(
         "CREATE TABLE t (id int PRIMARY KEY, body text);
-               INSERT INTO t SELECT n, repeat('x', 200) FROM generate_series(1, 60000) n;",
+               INSERT INTO t SELECT n, repeat('x', 200) FROM generate_series(1, 200000) n;",
     )?;
     let holder = Holder::open(&shop).await?;
     let tables = tables_of(&shop, "public.t", None).await?;
-    let oid = tables[0].shape.relation.0;
     // One large range, read by a slow consumer: its connection is in the middle of it when it is killed.
     let options = CopyOptions { chunk_bytes: 4_096, connections: 1, ..CopyOptions::default() };
     let mut run = copy(&shop, &holder, tables, options);
@@ -156,9 +165,8 @@ async fn a_killed_copy_resumes_to_the_same_rows() -> Result<()> {
     }
     ensure!(kills == 2);
     let ids: Vec<String> = rows.iter().filter_map(|row| row.split('\t').next().map(str::to_owned)).collect();
-    ensure!(ids.len() == 60_000, "{} rows", ids.len());
+    ensure!(ids.len() == 200_000, "{} rows", ids.len());
     ensure!(ids.iter().enumerate().all(|(at, id)| *id == (at + 1).to_string()), "rows out of order or twice");
-    ensure!(oid > 0);
     Ok(())
 }
 
@@ -175,7 +183,8 @@ async fn a_slow_consumer_holds_the_workers_back() -> Result<()> {
         CopyOptions { chunk_bytes: 64 << 10, connections: 2, range_bytes: 16 << 20, ..CopyOptions::default() };
     let mut run = copy(&shop, &holder, tables_of(&shop, "public.t", None).await?, options);
     let first = tokio::time::timeout(DEADLINE, run.next()).await?.context("there are rows")??;
-    ensure!(matches!(first, CopyEvent::Rows(_)));
+    let mut landed = Landed::default();
+    landed.take(first)?;
     // The server's COPYs wait for the client: that is the thing to wait for, and it stays so.
     shop.wait_for(
         "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'COPY (SELECT%' AND wait_event = 'ClientWrite'",
@@ -184,9 +193,9 @@ async fn a_slow_consumer_holds_the_workers_back() -> Result<()> {
     let held = run.report().rows;
     // Two chunks in the channel, one taken, of some 130 rows each.
     ensure!(held < 1_000, "{held} rows were issued to a consumer that took one chunk");
-    let landed = Landed::all_of(&mut run).await;
-    // The first chunk was taken above, so the first range's count differs: only that it ends is looked at.
-    ensure!(landed.is_err() || landed.is_ok_and(|landed| landed.tables.len() == 1));
+    // It goes on where it stood.
+    landed.rest_of(&mut run).await?;
+    assert_eq!(landed.rows.values().map(Vec::len).sum::<usize>(), 100_000);
     Ok(())
 }
 
