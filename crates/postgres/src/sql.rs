@@ -98,6 +98,16 @@ impl SqlConnection {
         self.bounded(doing, self.client.batch_execute(sql)).await
     }
 
+    /// From here on this connection sees an exported snapshot and nothing else, as COPY workers and the catalog reads
+    /// of a copy do: what a table had then is what its rows have.
+    pub async fn enter_snapshot(&self, snapshot: &str) -> Result<(), SqlError> {
+        let statements = format!(
+            "BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY; SET TRANSACTION SNAPSHOT {}",
+            literal(snapshot)
+        );
+        self.run("use the copy's snapshot", &statements).await
+    }
+
     /// Starts a COPY … TO STDOUT; what follows has no deadline here, the reader keeps its own. To give it up, drop
     /// the connection.
     pub(crate) async fn copy_out(&self, doing: &'static str, sql: &str) -> Result<CopyOutStream, SqlError> {

@@ -61,7 +61,8 @@ pub enum Decision {
         /// Where it stands.
         at: Lsn,
     },
-    /// Go on from the checkpoint.
+    /// Go on from the checkpoint. The server's timeline is stored with the next record: after a promotion it is a newer
+    /// one than the record has, and the next promotion is judged by it.
     Resume {
         /// Where reading starts; inclusive (P58).
         through: Lsn,

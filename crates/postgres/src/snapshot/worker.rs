@@ -208,11 +208,7 @@ impl Worker {
         };
         // A log-in that is refused now may be let in later; the attempts bound it.
         let open = SqlConnection::open(&self.shared.connect).await.map_err(Stop::Lost)?;
-        let set = format!(
-            "BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY; SET TRANSACTION SNAPSHOT {}",
-            sql::literal(snapshot)
-        );
-        open.run("use the copy's snapshot", &set).await.map_err(lost)?;
+        open.enter_snapshot(snapshot).await.map_err(lost)?;
         Ok(open)
     }
 }

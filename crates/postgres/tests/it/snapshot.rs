@@ -108,6 +108,11 @@ async fn rows_written_during_the_copy_are_not_in_it() -> Result<()> {
         let expected = shop.psql("COPY (SELECT * FROM t) TO STDOUT")?;
         let holder = Holder::open(&shop).await?;
         let tables = tables_of(&shop, "public.*", None).await?;
+        // The catalog under the snapshot is that of the snapshot.
+        shop.psql("ALTER TABLE t ADD COLUMN later int")?;
+        let under = shop.sql().await?;
+        under.enter_snapshot(&holder.snapshot.name).await?;
+        ensure!(read_tables(&under, &["public.*".parse()?], &[]).await?.tables == tables, "a later column is seen");
         // Updated rows move to other blocks, and the heap grows past the last measured block.
         shop.psql("UPDATE t SET body = 'new'; INSERT INTO t SELECT n, 'late' FROM generate_series(100001, 120000) n; DELETE FROM t WHERE id < 5000;")?;
         let oids: Vec<u32> = tables.iter().map(|table| table.shape.relation.0).collect();

@@ -129,14 +129,15 @@ async fn read_relations(
     let mut relations = Vec::new();
     let mut matched = MatchedTables::default();
     let mut hits = vec![false; patterns.len()];
-    for row in sql.rows(doing, RELATIONS, &[&schemas, &tables, &limit]).await? {
-        let relation = read_relation(&row).map_err(|cause| sql.failed(doing, cause))?;
+    let rows = sql.rows(doing, RELATIONS, &[&schemas, &tables, &limit]).await?;
+    matched.is_cut = rows.len() > TABLES_MAX;
+    for row in rows.iter().take(TABLES_MAX) {
+        let relation = read_relation(row).map_err(|cause| sql.failed(doing, cause))?;
         for (hit, pattern) in hits.iter_mut().zip(patterns) {
             *hit |= pattern.matches(&relation.name.schema, &relation.name.table);
         }
         match not_carried(relation.kind, relation.persistence) {
             Some(why) => matched.skipped.push(SkippedRelation { name: relation.name, why }),
-            None if relations.len() == TABLES_MAX => matched.is_cut = true,
             None => relations.push(relation),
         }
     }
