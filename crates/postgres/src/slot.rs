@@ -212,8 +212,9 @@ fn list(blocking: &[BlockingTransaction]) -> String {
 }
 
 /// Makes a slot by `create`, a command on a replication connection of its own, within `timeout`; past it, names the
-/// transactions that it waits for. Dropping `create`'s connection ends the command, and the server removes a slot
-/// whose creation did not finish.
+/// transactions that it waits for and ends the server's side, which does not notice by itself that nobody waits any
+/// more: the server then removes the slot whose creation did not finish. A future that is dropped instead leaves the
+/// server waiting, and a slot behind once it is done; on a first start that is the orphan of LF-PG0211.
 pub async fn create_within<T>(
     slot: &str,
     timeout: Duration,
@@ -231,6 +232,9 @@ pub async fn create_within<T>(
             created = &mut create => return Ok(created?),
             () = tokio::time::sleep_until(deadline) => {
                 let blocking = BlockingTransaction::read(sql).await?;
+                let query = "SELECT pg_catalog.pg_terminate_backend(active_pid) FROM pg_catalog.pg_replication_slots
+                             WHERE slot_name = $1 AND active_pid IS NOT NULL";
+                sql.rows("give up the slot's creation", query, &[&slot]).await?;
                 return Err(SlotCreationError::Timeout { slot: slot.to_owned(), after: timeout, blocking });
             }
             _ = report.tick() => {

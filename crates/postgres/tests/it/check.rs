@@ -235,7 +235,7 @@ async fn connection_errors_say_what_to_change() -> Result<()> {
     shop.psql("CREATE ROLE secret LOGIN PASSWORD 'right'; CREATE ROLE weak LOGIN; CREATE TABLE t (id int);")?;
     shop.server.set_hba("local all all trust\nhost shop secret 127.0.0.1/32 scram-sha-256\nhost all postgres,weak,nobody 127.0.0.1/32 trust\n")?;
     shop.server.reload()?;
-    shop.wait_for("SELECT count(*) FROM pg_hba_file_rules", "5")?;
+    shop.wait_for("SELECT count(*) FROM pg_hba_file_rules", "3")?;
     let with = |change: &dyn Fn(&mut ConnectOptions)| {
         let mut options = shop.options.clone();
         change(&mut options);
