@@ -14,7 +14,7 @@ use crate::{ConnectError, code};
 pub enum SqlError {
     /// No connection came about.
     #[error(transparent)]
-    Connect(#[from] ConnectError),
+    Connect(Box<ConnectError>),
     /// The connection ended.
     #[error("{peer}: the connection was lost while it was to {doing}: {text} (LF-PG0107)")]
     Lost {
@@ -151,6 +151,12 @@ fn words_of(error: &DbError) -> String {
         text.push_str(more);
     }
     text
+}
+
+impl From<ConnectError> for SqlError {
+    fn from(error: ConnectError) -> Self {
+        SqlError::Connect(Box::new(error))
+    }
 }
 
 impl Coded for SqlError {

@@ -178,7 +178,8 @@ fn an_invalidated_slot_is_not_retried() {
 /// LF-PG0205. Catches a slot whose output the decoder would misread.
 #[test]
 fn a_slot_of_another_kind_is_refused_with_both_values() {
-    let bend: [(fn(&mut SlotFacts), &[&str]); 5] = [
+    type Bend = fn(&mut SlotFacts);
+    let bend: [(Bend, &[&str]); 5] = [
         (|slot| slot.plugin = Some("wal2json".into()), &["plugin wal2json", "pgoutput is needed"]),
         (|slot| slot.plugin = None, &["kind physical", "logical"]),
         (
