@@ -11,10 +11,8 @@ use crate::RelationId;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct TableName {
     /// The schema.
-    #[serde(with = "shared_text")]
     pub schema: Arc<str>,
     /// The table.
-    #[serde(with = "shared_text")]
     pub table: Arc<str>,
 }
 
@@ -88,7 +86,7 @@ pub enum PgType {
     /// An enum: its label.
     Enum,
     /// Anything else, by its text: network, geometric, bit, range, composite and extension types.
-    Other(#[serde(with = "shared_text")] Arc<str>),
+    Other(Arc<str>),
     /// An array of any number of dimensions. `delimiter` separates elements in its text: `;` for `box`, else `,`.
     Array {
         /// The element's type.
@@ -102,7 +100,6 @@ pub enum PgType {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ColumnShape {
     /// Its name, unquoted.
-    #[serde(with = "shared_text")]
     pub name: Arc<str>,
     /// Its number in the catalog, which a rename keeps and a dropped column never gives back; 0 where it is not known.
     pub attnum: i16,
@@ -139,20 +136,5 @@ impl TableShape {
     /// Indexes of the key columns, in column order.
     pub fn key(&self) -> impl Iterator<Item = usize> + '_ {
         self.columns.iter().enumerate().filter(|(_, column)| column.is_key).map(|(at, _)| at)
-    }
-}
-
-/// A shared text as a text: each one read back is its own.
-mod shared_text {
-    use std::sync::Arc;
-
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    pub(super) fn serialize<S: Serializer>(text: &Arc<str>, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(text)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<str>, D::Error> {
-        String::deserialize(deserializer).map(Arc::from)
     }
 }

@@ -61,17 +61,78 @@ impl DecodeError {
     }
 }
 
+/// LF-PG0301: a message that was not read because of its size; only its first bytes are known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OversizedMessage {
+    /// The log record's position.
+    pub lsn: Lsn,
+    /// The relation, where the message's kind says it at once.
+    pub relation: Option<RelationId>,
+    /// The message's first byte.
+    pub kind: Option<u8>,
+    /// Its length.
+    pub len: u64,
+    /// The most that is read: `max_message`.
+    pub limit: u64,
+}
+
+impl OversizedMessage {
+    /// What the first bytes of a message of `len` bytes tell.
+    pub fn new(lsn: Lsn, head: &[u8], len: u64, limit: u64) -> Self {
+        let relation = match head {
+            [b'I' | b'U' | b'D' | b'R', rest @ ..] => rest.first_chunk().map(|id| RelationId(u32::from_be_bytes(*id))),
+            _ => None,
+        };
+        OversizedMessage { lsn, relation, kind: head.first().copied(), len, limit }
+    }
+}
+
+impl fmt::Display for OversizedMessage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_subject(f, self.kind, self.len, self.lsn, self.relation)?;
+        write!(f, " is larger than `max_message`, which is {} bytes: raise it", self.limit)
+    }
+}
+
+impl std::error::Error for OversizedMessage {}
+
+impl Coded for OversizedMessage {
+    fn code(&self) -> Code {
+        codes::OVERSIZED
+    }
+
+    fn kind(&self) -> Kind {
+        codes::kind_of(self.code())
+    }
+
+    fn retry(&self) -> Retry {
+        codes::retry_of(self.code())
+    }
+}
+
+/// Names a message: kind, size, place, relation.
+fn write_subject(
+    f: &mut fmt::Formatter<'_>,
+    kind: Option<u8>,
+    len: u64,
+    lsn: Lsn,
+    relation: Option<RelationId>,
+) -> fmt::Result {
+    match kind {
+        Some(kind) if kind.is_ascii_alphabetic() => write!(f, "message `{}`", char::from(kind))?,
+        Some(kind) => write!(f, "message 0x{kind:02x}")?,
+        None => f.write_str("an empty message")?,
+    }
+    write!(f, " of {len} bytes at {lsn}")?;
+    match relation {
+        Some(relation) => write!(f, " for relation {relation}"),
+        None => Ok(()),
+    }
+}
+
 impl fmt::Display for DecodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.kind {
-            Some(kind) if kind.is_ascii_alphabetic() => write!(f, "message `{}`", char::from(kind))?,
-            Some(kind) => write!(f, "message 0x{kind:02x}")?,
-            None => f.write_str("an empty message")?,
-        }
-        write!(f, " of {} bytes at {}", self.len, self.lsn)?;
-        if let Some(relation) = self.relation {
-            write!(f, " for relation {relation}")?;
-        }
+        write_subject(f, self.kind, self.len as u64, self.lsn, self.relation)?;
         match self.misread {
             Misread::Malformed { expected, at } => {
                 write!(

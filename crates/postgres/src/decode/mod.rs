@@ -20,7 +20,7 @@ use landfall_types::Timestamp;
 use crate::{Lsn, RelationId, Xid};
 
 use cursor::Cursor;
-pub use error::{DecodeError, Misread};
+pub use error::{DecodeError, Misread, OversizedMessage};
 pub use relation::{RelationBody, RelationColumn, RelationColumns};
 pub use tuple::{Cell, Cells, OldTuple, Tuple};
 

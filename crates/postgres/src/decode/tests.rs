@@ -197,6 +197,22 @@ fn an_error_names_the_message_its_relation_and_its_position() {
     assert!(empty.to_string().starts_with("an empty message"), "{empty}");
 }
 
+/// Catches a message too large to read that does not say whose it is, how large, and what to raise (P4).
+#[test]
+fn an_oversized_message_names_its_relation_from_its_head() {
+    let insert = sample::insert(16_384, &[Cell::Text(&[b'x'; 100])]);
+    let error = OversizedMessage::new(LSN, &insert[..20], 70 << 20, 64 << 20);
+    assert_eq!(error.code().to_string(), "LF-PG0301");
+    assert_eq!(
+        error.to_string(),
+        "message `I` of 73400320 bytes at 16/B374D848 for relation 16384 is larger than `max_message`, which is \
+         67108864 bytes: raise it"
+    );
+    for head in [&b""[..], b"I", b"I\0\0", b"M\0\0\0\0\0", b"\xff"] {
+        assert_eq!(OversizedMessage::new(LSN, head, 1, 0).relation, None);
+    }
+}
+
 /// Catches values in logs.
 #[test]
 fn debug_shows_no_values() {

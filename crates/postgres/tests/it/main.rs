@@ -1,4 +1,8 @@
-//! Against real servers, and against what they once sent.
+//! The source against real servers, and against what they once sent.
 
+mod check;
+mod database;
 mod golden;
+mod snapshot;
+mod startup;
 mod types;
