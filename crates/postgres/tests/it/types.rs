@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use crate::database::Shop;
 use crate::golden::dump::parse_line;
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Date32Type, Int32Type, Int64Type, TimestampMicrosecondType, UInt64Type};
@@ -10,7 +11,8 @@ use arrow_array::{Array, RecordBatch};
 use bytes::Bytes;
 use landfall_postgres::{
     ArrayShape, ColumnShape, CopyLines, InvalidText, Lsn, Message, NanPolicy, PgType, Policies, RangePolicy, Refused,
-    Relation, Relations, RowError, RowOptions, RowPlan, Sequencer, Stamp, TableRows, TableShape, Target, decode,
+    Relation, Relations, RowError, RowOptions, RowPlan, Sequencer, ShapeDiff, Stamp, TableRows, TableShape, Target,
+    decode, read_tables,
 };
 use landfall_testkit::{Postgres, PostgresInstall};
 use landfall_types::{Offset, PartitionId, Timestamp};
@@ -151,7 +153,7 @@ fn cases() -> Vec<Case> {
         case("jsonb", PgType::Jsonb, &["'null'", "'{\"b\": 1, \"a\": 2}'", "'1e400'"]),
         case("mood", PgType::Enum, &["'sad'", "'it''s \"ok\"'"]),
         case("feeling", PgType::Enum, &["'sad'"]),
-        case("pair", other("pair"), &["ROW(1, 'a,\"b')", "ROW(NULL, '')"]),
+        case("pair", other("public.pair"), &["ROW(1, 'a,\"b')", "ROW(NULL, '')"]),
         case("int4range", other("int4range"), &["'empty'", "'(,5]'"]),
         case("int4multirange", other("int4multirange"), &["'{[1,2),[5,)}'"]),
         refused(
@@ -305,7 +307,7 @@ fn every_type(values: &[Case]) -> String {
     for (at, case) in values.iter().enumerate() {
         sql += &format!("CREATE TABLE t{at} (id int PRIMARY KEY, v {});\n", case.sql);
     }
-    sql += "CREATE PUBLICATION types FOR ALL TABLES; SELECT pg_create_logical_replication_slot('types', 'pgoutput');\n";
+    sql += "CREATE PUBLICATION types FOR ALL TABLES; SELECT pg_create_logical_replication_slot(current_database(), 'pgoutput');\n";
     for (at, case) in values.iter().enumerate() {
         for (id, value) in case.values.iter().chain([&"NULL"]).enumerate() {
             sql += &format!("INSERT INTO t{at} VALUES ({id}, {value});\n");
@@ -387,6 +389,29 @@ fn relation_of(messages: &[(Lsn, Vec<u8>)], table: &str) -> Relation {
         }
     }
     panic!("no relation {table}")
+}
+
+/// Catches a type that the catalog resolves otherwise than its values are read, and a shape that differs from what the
+/// stream says of the same table.
+#[tokio::test]
+async fn the_catalogs_shapes_are_the_streams() -> anyhow::Result<()> {
+    let cases = cases();
+    for install in PostgresInstall::oldest_and_newest()? {
+        let shop = Shop::start(&install, &[])?;
+        shop.psql(&every_type(&cases))?;
+        let messages = messages(&shop.server, "shop");
+        let matched = read_tables(&shop.sql().await?, &["public.*".parse()?], &[]).await?;
+        assert_eq!(matched.tables.len(), cases.len());
+        for (at, case) in cases.iter().enumerate() {
+            let table = format!("t{at}");
+            let facts = matched.tables.iter().find(|facts| *facts.shape.name.table == *table).expect("matched");
+            let column = facts.shape.columns.iter().find(|column| &*column.name == "v").expect("a column");
+            assert_eq!(column.kind, case.kind, "{}", case.sql);
+            let diff = ShapeDiff::between(&facts.shape, &relation_of(&messages, &table));
+            assert!(diff.is_empty(), "{}: {diff:?}", case.sql);
+        }
+    }
+    Ok(())
 }
 
 /// Catches a calendar that is not the server's: days and microseconds are what it counts itself.
