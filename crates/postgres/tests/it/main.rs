@@ -1,0 +1,3 @@
+//! The change source against real servers.
+
+mod transport;
