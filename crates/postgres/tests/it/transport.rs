@@ -207,7 +207,8 @@ async fn tls_modes_do_what_they_say() -> Result<()> {
     let (certificate, key) = (server.data().join("server.crt"), server.data().join("server.key"));
     let mut openssl = Command::new("openssl");
     openssl.args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]);
-    openssl.args(["-addext", "subjectAltName=DNS:localhost", "-keyout"]).arg(&key).arg("-out").arg(&certificate);
+    openssl.args(["-addext", "subjectAltName=DNS:localhost", "-addext", "basicConstraints=critical,CA:FALSE"]);
+    openssl.arg("-keyout").arg(&key).arg("-out").arg(&certificate);
     let made = openssl.output().context("openssl is needed for this test")?;
     ensure!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     // As owned by the server's user as the rest of its directory.
