@@ -34,6 +34,7 @@ pub(crate) const SLOT_ORPHAN: Code = Code::new("PG", 211);
 pub(crate) const SLOT_NAME: Code = Code::new("PG", 212);
 pub(crate) const SLOT_TIMEOUT: Code = Code::new("PG", 213);
 pub(crate) const RECORD: Code = Code::new("PG", 214);
+pub(crate) const SLOT_MISSING: Code = Code::new("PG", 215);
 
 pub(crate) const NEEDS_RESYNC: Code = Code::new("PG", 501);
 pub(crate) const TABLE_PATTERN: Code = Code::new("PG", 502);
@@ -59,11 +60,6 @@ const fn page(
     help: &'static str,
 ) -> CodePage {
     CodePage { code, name, kind, retry, meaning, help }
-}
-
-/// The page of a code of this crate.
-pub(crate) fn page_of(code: Code) -> Option<&'static CodePage> {
-    CODES.iter().find(|page| page.code == code)
 }
 
 /// The pages of connection, slot, schema and copy codes, for `landfall explain`.
@@ -293,6 +289,14 @@ pub const CODES: &[CodePage] = &[
         "Run the version that wrote it. If it is damaged, `landfall tables CONFIG PIPELINE resync --all` starts from a new copy.",
     ),
     page(
+        SLOT_MISSING,
+        "SlotMissing",
+        Kind::Invalid,
+        Retry::Later,
+        "There is no slot of the configured name, nothing is stored, and `slot.create` is false.",
+        "Set `slot.create: true`, or make the slot and adopt it as the message shows.",
+    ),
+    page(
         NEEDS_RESYNC,
         "TableNeedsResync",
         Kind::Conflict,
@@ -408,6 +412,5 @@ mod tests {
         for pair in CODES.windows(2) {
             assert!(pair[0].code < pair[1].code, "{} before {}", pair[0].code, pair[1].code);
         }
-        assert_eq!(page_of(SLOT_AHEAD).map(|page| page.name), Some("SlotAheadOfCheckpoint"));
     }
 }

@@ -124,11 +124,7 @@ pub trait RecordSink: Send {
     /// Takes a bundle, and is called again with the rest of it after it was pending. The body calls
     /// [`on_record`](RecordSink::on_record) for one record after the other; whoever replaces it must do the same in
     /// effect, and call [`BundleView::advance`] after each record.
-    fn on_bundle(
-        &mut self,
-        cx: &mut Context<'_>,
-        bundle: &mut BundleView<'_>,
-    ) -> Poll<Result<(), RecordSinkError>> {
+    fn on_bundle(&mut self, cx: &mut Context<'_>, bundle: &mut BundleView<'_>) -> Poll<Result<(), RecordSinkError>> {
         if bundle.is_traced() {
             return poll_traced(self, cx, bundle);
         }

@@ -35,9 +35,8 @@ impl StreamMeters {
     /// The handles of a pipeline's stream.
     pub fn new(pipeline: &str) -> Self {
         let name = || pipeline.to_owned();
-        let kind = |kind: RecordKind| {
-            counter!("landfall_pg_log_records_total", "pipeline" => name(), "kind" => kind.label())
-        };
+        let kind =
+            |kind: RecordKind| counter!("landfall_pg_log_records_total", "pipeline" => name(), "kind" => kind.label());
         StreamMeters {
             received_bytes: counter!("landfall_pg_received_bytes_total", "pipeline" => name()),
             messages: kind(RecordKind::Message),

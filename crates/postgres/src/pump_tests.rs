@@ -64,13 +64,8 @@ fn rig<T: Transport>(transport: T, settings: QueueSettings, rules: FeedbackRules
     let mut queue = QueueingSink::start(Box::new(Sees(seen.clone())), QueueParts::new(settings));
     let (view, durable) = (queue.view(), DurableLsn::new(Lsn(10)));
     let (stop, stopped) = watch::channel(false);
-    let parts = PumpParts {
-        from: Lsn(10),
-        durable: durable.clone(),
-        rules,
-        meters: StreamMeters::new("test"),
-        stop: stopped,
-    };
+    let parts =
+        PumpParts { from: Lsn(10), durable: durable.clone(), rules, meters: StreamMeters::new("test"), stop: stopped };
     let ended = tokio::spawn(async move {
         let ended = pump(transport, &mut queue, parts).await;
         // The queue lives on: what was taken is handed over.
@@ -121,16 +116,19 @@ async fn keepalives_travel_in_order() {
     until("all are seen", || rig.seen.count() == 8).await;
     let seen: Vec<_> = rig.seen.records.lock().iter().map(|(kind, end, _, _)| (*kind, *end)).collect();
     use RecordKind::{KeepAlive, Message, Oversized, StreamStart};
-    assert_eq!(seen, [
-        (StreamStart, 10),
-        (Message, 20),
-        (KeepAlive, 30),
-        (Message, 40),
-        (KeepAlive, 50),
-        (Message, 60),
-        (KeepAlive, 70),
-        (Oversized { len: 99 }, 80)
-    ]);
+    assert_eq!(
+        seen,
+        [
+            (StreamStart, 10),
+            (Message, 20),
+            (KeepAlive, 30),
+            (Message, 40),
+            (KeepAlive, 50),
+            (Message, 60),
+            (KeepAlive, 70),
+            (Oversized { len: 99 }, 80)
+        ]
+    );
 }
 
 /// P16. Catches a commit that waits in the pump for the next one.
@@ -325,8 +323,22 @@ fn records_carry_the_transaction_that_their_begin_names() {
     commit[1..5].copy_from_slice(&79u32.to_be_bytes());
     let mut open = OpenTransaction::default();
     let xids: Vec<u32> = [
-        begin.as_slice(), b"I...", b"C...", b"M...", &prepared, b"U...", b"P...", b"R...", &piece, b"D...", b"E", b"R",
-        &commit, b"", b"B", b"I",
+        begin.as_slice(),
+        b"I...",
+        b"C...",
+        b"M...",
+        &prepared,
+        b"U...",
+        b"P...",
+        b"R...",
+        &piece,
+        b"D...",
+        b"E",
+        b"R",
+        &commit,
+        b"",
+        b"B",
+        b"I",
     ]
     .iter()
     .map(|bytes| open.message(bytes, LogRecord::default()).xid.0)

@@ -24,7 +24,8 @@ impl Backoff {
 
     /// One more failure: how long to wait.
     pub fn next_delay(&mut self, random: &mut impl Rng) -> Duration {
-        let whole = RECONNECT_FIRST.saturating_mul(1u32.checked_shl(self.failures).unwrap_or(u32::MAX)).min(RECONNECT_MAX);
+        let whole =
+            RECONNECT_FIRST.saturating_mul(1u32.checked_shl(self.failures).unwrap_or(u32::MAX)).min(RECONNECT_MAX);
         self.failures = self.failures.saturating_add(1);
         let millis = u64::try_from(whole.as_millis()).unwrap_or(u64::MAX);
         Duration::from_millis(random.random_range(millis / 2..=millis))

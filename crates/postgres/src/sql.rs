@@ -11,27 +11,12 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{CancelToken, Client, Config, CopyOutStream, NoTls, Row};
+use tokio_postgres::{Client, CopyOutStream, Row};
+
+use crate::ConnectOptions;
 
 pub use error::SqlError;
 pub(crate) use quote::{literal, name, quoted, relation};
-
-/// The application's name in `pg_stat_activity`; a source's own name follows it.
-pub(crate) const APPLICATION: &str = "landfall";
-
-/// Start-up options that make values mean the same everywhere (P49).
-pub(crate) const PINNED: &[(&str, &str)] = &[
-    ("DateStyle", "ISO"),
-    ("IntervalStyle", "iso_8601"),
-    ("TimeZone", "UTC"),
-    ("extra_float_digits", "3"),
-    ("bytea_output", "hex"),
-    ("lc_monetary", "C"),
-    ("statement_timeout", "0"),
-    ("idle_in_transaction_session_timeout", "0"),
-    ("idle_session_timeout", "0"),
-    ("row_security", "off"),
-];
 
 /// How long an ordinary query may take.
 pub const QUERY_DEADLINE: Duration = Duration::from_secs(60);
@@ -40,41 +25,31 @@ pub const QUERY_DEADLINE: Duration = Duration::from_secs(60);
 pub struct SqlConnection {
     client: Client,
     driver: JoinHandle<()>,
+    options: ConnectOptions,
+    /// The server's process, for a cancel by another connection.
+    pid: i32,
     /// `host:port/database`, for messages.
     peer: String,
-    user: String,
     deadline: Duration,
 }
 
 impl SqlConnection {
-    /// Connects; bounded by the connect timeout of `config`, 10 s without one.
-    pub async fn open(config: &Config) -> Result<Self, SqlError> {
-        let mut config = config.clone();
-        let pinned: Vec<String> = PINNED.iter().map(|(name, value)| format!("-c {name}={value}")).collect();
-        // Last wins: ours stand behind the user's.
-        let options = config.get_options().map(|own| format!("{own} ")).unwrap_or_default() + &pinned.join(" ");
-        config.options(options);
-        if config.get_application_name().is_none() {
-            config.application_name(APPLICATION);
-        }
-        let within = config.get_connect_timeout().copied().unwrap_or(Duration::from_secs(10));
-        config.connect_timeout(within);
-        let peer = peer_of(&config);
-        let user = config.get_user().unwrap_or_default().to_owned();
-        // One address may take `within`, and a name may have several; a server that accepts and says nothing has no
-        // timeout of its own in the library.
-        let connected = tokio::time::timeout(within.saturating_mul(2), config.connect(NoTls)).await;
-        let (client, connection) = match connected {
-            Ok(Ok(connected)) => connected,
-            Ok(Err(cause)) => return Err(SqlError::connecting(&peer, &user, &config, cause)),
-            Err(_) => return Err(SqlError::silent(&peer, within.saturating_mul(2))),
-        };
+    /// Connects, each address within the connect timeout of `options`.
+    pub async fn open(options: &ConnectOptions) -> Result<Self, SqlError> {
+        let (client, connection) = options.connect_sql().await?;
         let driver = tokio::spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "an SQL connection ended");
             }
         });
-        Ok(SqlConnection { client, driver, peer, user, deadline: QUERY_DEADLINE })
+        let host = options.endpoints.first().map(ToString::to_string).unwrap_or_default();
+        let peer = format!("{host}/{}", options.database);
+        let mut opened =
+            SqlConnection { client, driver, options: options.clone(), pid: 0, peer, deadline: QUERY_DEADLINE };
+        let doing = "ask for the connection's process";
+        let row = opened.row(doing, "SELECT pg_catalog.pg_backend_pid()", &[]).await?;
+        opened.pid = row.try_get(0).map_err(|cause| opened.failed(doing, cause))?;
+        Ok(opened)
     }
 
     /// The same with another deadline per query.
@@ -88,13 +63,18 @@ impl SqlConnection {
         &self.peer
     }
 
+    /// The server's process of this connection.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
     /// Whether it has ended.
     pub fn is_closed(&self) -> bool {
         self.client.is_closed()
     }
 
     /// The rows of a query. `doing` names the work in messages, as in "read the tables". Cancel-safe: dropping the
-    /// future cancels the query on the server.
+    /// future cancels the query on the server and closes this connection.
     pub async fn rows(
         &self,
         doing: &'static str,
@@ -105,12 +85,7 @@ impl SqlConnection {
     }
 
     /// The one row of a query.
-    pub async fn row(
-        &self,
-        doing: &'static str,
-        sql: &str,
-        params: &[&(dyn ToSql + Sync)],
-    ) -> Result<Row, SqlError> {
+    pub async fn row(&self, doing: &'static str, sql: &str, params: &[&(dyn ToSql + Sync)]) -> Result<Row, SqlError> {
         let mut rows = self.rows(doing, sql, params).await?;
         match (rows.pop(), rows.is_empty()) {
             (Some(row), true) => Ok(row),
@@ -123,6 +98,16 @@ impl SqlConnection {
         self.bounded(doing, self.client.batch_execute(sql)).await
     }
 
+    /// From here on this connection sees an exported snapshot and nothing else, as COPY workers and the catalog reads
+    /// of a copy do: what a table had then is what its rows have.
+    pub async fn enter_snapshot(&self, snapshot: &str) -> Result<(), SqlError> {
+        let statements = format!(
+            "BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY; SET TRANSACTION SNAPSHOT {}",
+            literal(snapshot)
+        );
+        self.run("use the copy's snapshot", &statements).await
+    }
+
     /// Starts a COPY … TO STDOUT; what follows has no deadline here, the reader keeps its own. To give it up, drop
     /// the connection.
     pub(crate) async fn copy_out(&self, doing: &'static str, sql: &str) -> Result<CopyOutStream, SqlError> {
@@ -131,7 +116,12 @@ impl SqlConnection {
 
     /// An error that came out of a running COPY.
     pub(crate) fn failed(&self, doing: &'static str, cause: tokio_postgres::Error) -> SqlError {
-        SqlError::running(&self.peer, &self.user, doing, cause)
+        SqlError::running(&self.peer, &self.options.user, doing, cause)
+    }
+
+    /// A COPY that says nothing any more.
+    pub(crate) fn silent(&self, doing: &'static str, after: Duration) -> SqlError {
+        SqlError::Deadline { peer: self.peer.clone(), doing, after }
     }
 
     async fn bounded<T>(
@@ -139,10 +129,10 @@ impl SqlConnection {
         doing: &'static str,
         query: impl Future<Output = Result<T, tokio_postgres::Error>>,
     ) -> Result<T, SqlError> {
-        let mut cancel = CancelOnDrop { token: Some(self.client.cancel_token()) };
+        let mut cancel = CancelOnDrop { connection: Some(self) };
         match tokio::time::timeout(self.deadline, query).await {
             Ok(answer) => {
-                cancel.token = None;
+                cancel.connection = None;
                 answer.map_err(|cause| self.failed(doing, cause))
             }
             Err(_) => Err(SqlError::Deadline { peer: self.peer.clone(), doing, after: self.deadline }),
@@ -159,36 +149,40 @@ impl Drop for SqlConnection {
 
 impl std::fmt::Debug for SqlConnection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SqlConnection").field("peer", &self.peer).field("user", &self.user).finish_non_exhaustive()
+        f.debug_struct("SqlConnection")
+            .field("peer", &self.peer)
+            .field("user", &self.options.user)
+            .finish_non_exhaustive()
     }
 }
 
 /// Cancels on the server what nobody waits for any more.
-struct CancelOnDrop {
-    token: Option<CancelToken>,
+struct CancelOnDrop<'a> {
+    connection: Option<&'a SqlConnection>,
 }
 
-impl Drop for CancelOnDrop {
+impl Drop for CancelOnDrop<'_> {
     fn drop(&mut self) {
-        let Some(token) = self.token.take() else { return };
-        // Outside a runtime the process is ending, and the closed connection ends the query.
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move {
-                let _ = tokio::time::timeout(Duration::from_secs(10), token.cancel_query(NoTls)).await;
-            });
+        let Some(connection) = self.connection.take() else { return };
+        // Outside a runtime the process is ending, and the closed connection ends the query. A connection that has
+        // ended has nothing to cancel, and its process number may be another's by now.
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        if connection.is_closed() || connection.pid == 0 {
+            return;
         }
+        // A later query of this connection must not be hit by the cancel.
+        connection.driver.abort();
+        let (options, pid) = (connection.options.clone(), connection.pid);
+        runtime.spawn(async move {
+            if let Ok((client, driver)) = options.connect_sql().await {
+                let driver = tokio::spawn(driver);
+                let statement = format!("SELECT pg_catalog.pg_cancel_backend({pid})");
+                let cancelled = client.batch_execute(&statement);
+                if tokio::time::timeout(Duration::from_secs(10), cancelled).await.is_err() {
+                    tracing::debug!(pid, "the server did not answer a cancel request");
+                }
+                driver.abort();
+            }
+        });
     }
-}
-
-/// Where a configuration leads, without user and password.
-fn peer_of(config: &Config) -> String {
-    use tokio_postgres::config::Host;
-    let host = match config.get_hosts().first() {
-        Some(Host::Tcp(name)) => name.clone(),
-        Some(Host::Unix(path)) => path.display().to_string(),
-        None => config.get_hostaddrs().first().map_or_else(|| "localhost".to_owned(), ToString::to_string),
-    };
-    let port = config.get_ports().first().copied().unwrap_or(5432);
-    let database = config.get_dbname().or(config.get_user()).unwrap_or_default();
-    format!("{host}:{port}/{database}")
 }

@@ -66,9 +66,11 @@ impl Postgres {
         let mut cluster =
             Postgres { install: install.clone(), user, directory, port: unused_port()?, server: None, keeper: None };
         cluster.keeper = Some(cluster.start_keeper()?);
-        cluster.run_tool("initdb", ["-A", "trust", "-U", "postgres", "--no-sync", "-E", "UTF8", "--locale=C", "-D"], &[
-            &cluster.data().display().to_string(),
-        ])?;
+        cluster.run_tool(
+            "initdb",
+            ["-A", "trust", "-U", "postgres", "--no-sync", "-E", "UTF8", "--locale=C", "-D"],
+            &[&cluster.data().display().to_string()],
+        )?;
         for (name, value) in SETTINGS.iter().chain(settings) {
             cluster.set(name, value)?;
         }
@@ -109,7 +111,9 @@ impl Postgres {
 
     /// What the server wrote to its log.
     pub fn log(&self) -> String {
-        fs::read(self.directory.join("log")).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+        fs::read(self.directory.join("log"))
+            .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+            .unwrap_or_default()
     }
 
     /// Writes a setting into `postgresql.conf`; it counts from the next start or [`Postgres::reload`] on.

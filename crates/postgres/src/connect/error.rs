@@ -117,7 +117,10 @@ impl ServerError {
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// The URL does not parse. It is not repeated: it may hold a password.
-    #[error("the Postgres url cannot be read ({}); it looks like postgres://user@host:5432/database (LF-PG0116)", chain(source))]
+    #[error(
+        "the Postgres url cannot be read ({}); it looks like postgres://user@host:5432/database (LF-PG0116)",
+        chain(source)
+    )]
     Url {
         /// What the parser says.
         source: tokio_postgres::Error,
@@ -129,7 +132,9 @@ pub enum ConnectError {
         what: &'static str,
     },
     /// Lists of different lengths.
-    #[error("the Postgres url has {hosts} hosts and {others} {what}; give one for each, or one port for all (LF-PG0116)")]
+    #[error(
+        "the Postgres url has {hosts} hosts and {others} {what}; give one for each, or one port for all (LF-PG0116)"
+    )]
     Counts {
         /// Which list.
         what: &'static str,
@@ -204,7 +209,9 @@ pub enum ConnectError {
         source: io::Error,
     },
     /// It took too long.
-    #[error("{endpoint} did not let us in within {after:?}; raise connect_timeout in the url if that is not enough (LF-PG0101)")]
+    #[error(
+        "{endpoint} did not let us in within {after:?}; raise connect_timeout in the url if that is not enough (LF-PG0101)"
+    )]
     Timeout {
         /// Where.
         endpoint: String,
@@ -226,7 +233,9 @@ pub enum ConnectError {
         what: String,
     },
     /// The server asks for a log-in that is not carried.
-    #[error("the server asks for {method}, which is not carried; give the role a password or a scram-sha-256 line in pg_hba.conf (LF-PG0102)")]
+    #[error(
+        "the server asks for {method}, which is not carried; give the role a password or a scram-sha-256 line in pg_hba.conf (LF-PG0102)"
+    )]
     LogInMethod {
         /// The method.
         method: String,

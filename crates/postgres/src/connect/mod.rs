@@ -17,11 +17,12 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use tokio_postgres::config::{ChannelBinding, Host, LoadBalanceHosts, SslMode, SslNegotiation, TargetSessionAttrs};
 
 pub use dial::Stream;
-pub(crate) use error::{PROTOCOL, QUEUE_STOPPED, SILENT_PEER, STREAM_ENDED, cut, page_of};
 pub use error::{ConnectError, STREAM_CODES, ServerError};
+pub(crate) use error::{PROTOCOL, QUEUE_STOPPED, SILENT_PEER, STREAM_ENDED, cut, page_of};
 pub use tls::{TlsMode, TlsOptions};
 
 /// Settings that every connection pins (P49): the text of a value must not depend on the role, the database or the
@@ -175,12 +176,13 @@ impl ConnectOptions {
         if let Some(password) = &self.password {
             config.password(password.bytes());
         }
-        self.first_that_opens(async |endpoint| {
-            let stream = dial::open(endpoint, self).await?;
-            config
-                .connect_raw(stream, tokio_postgres::NoTls)
-                .await
-                .map_err(|source| ConnectError::sql(endpoint, source))
+        let config = &config;
+        self.first_that_opens(|endpoint| {
+            Box::pin(async move {
+                let stream = dial::open(endpoint, self).await?;
+                let opened = config.connect_raw(stream, tokio_postgres::NoTls).await;
+                opened.map_err(|source| ConnectError::sql(endpoint, source))
+            })
         })
         .await
     }
@@ -190,19 +192,18 @@ impl ConnectOptions {
         dial::open(endpoint, self).await
     }
 
-    /// Tries each endpoint within the timeout; gives the last failure where all fail.
-    pub(crate) async fn first_that_opens<T>(
-        &self,
-        mut open: impl AsyncFnMut(&Endpoint) -> Result<T, ConnectError>,
+    /// Tries each endpoint within the timeout; gives the last failure where all fail. The futures are boxed because
+    /// the compiler cannot show that the one of an async closure is Send, and sources connect on tasks of their own.
+    pub(crate) async fn first_that_opens<'a, T>(
+        &'a self,
+        mut open: impl FnMut(&'a Endpoint) -> BoxFuture<'a, Result<T, ConnectError>>,
     ) -> Result<T, ConnectError> {
         let mut last = ConnectError::Missing { what: "a host" };
         for endpoint in &self.endpoints {
             match tokio::time::timeout(self.connect_timeout, open(endpoint)).await {
                 Ok(Ok(opened)) => return Ok(opened),
                 Ok(Err(error)) => last = error,
-                Err(_) => {
-                    last = ConnectError::Timeout { endpoint: endpoint.to_string(), after: self.connect_timeout }
-                }
+                Err(_) => last = ConnectError::Timeout { endpoint: endpoint.to_string(), after: self.connect_timeout },
             }
         }
         Err(last)

@@ -77,7 +77,8 @@ fn the_streaming_lsn_is_never_confirmed() {
     let mut core = FeedbackCore::new(rules(), start);
     for second in 0..1_000 {
         core.reply_wanted();
-        let FeedbackStep::Send(status) = core.step(start + secs(second), sight(1_000 + second, 40, second, true)) else {
+        let FeedbackStep::Send(status) = core.step(start + secs(second), sight(1_000 + second, 40, second, true))
+        else {
             panic!("a reply was wanted")
         };
         assert_eq!((status.write, status.flush, status.apply), (Lsn(1_000 + second), Lsn(40), Lsn(40)));

@@ -81,12 +81,7 @@ impl Counters {
     pub(super) fn new() -> Self {
         let zero = || AtomicU64::new(0);
         Counters {
-            pump: PumpSide {
-                admitted: zero(),
-                charged_bytes: zero(),
-                admitted_end: zero(),
-                room_wait_nanos: zero(),
-            },
+            pump: PumpSide { admitted: zero(), charged_bytes: zero(), admitted_end: zero(), room_wait_nanos: zero() },
             worker: WorkerSide { processed: zero(), dispatched_end: zero(), queued_nanos: zero() },
             settled: Settled { dropped: zero(), records: zero(), bytes: zero() },
         }

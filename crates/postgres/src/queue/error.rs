@@ -80,7 +80,9 @@ pub enum CloseError {
     #[error(transparent)]
     Failed(#[from] QueueError),
     /// It took too long.
-    #[error("decoding did not finish within {after:?}: {records} log records up to {through} were not processed, the last one processed ends at {processed_through}; they are read again at the next start (LF-PG0119)")]
+    #[error(
+        "decoding did not finish within {after:?}: {records} log records up to {through} were not processed, the last one processed ends at {processed_through}; they are read again at the next start (LF-PG0119)"
+    )]
     Deadline {
         /// The bound.
         after: Duration,

@@ -15,7 +15,10 @@ use crate::{Lsn, Xid};
 #[derive(Clone, Debug)]
 enum Step {
     /// The pump lets a record in if there is room.
-    Put { bytes: usize, aborted: usize },
+    Put {
+        bytes: usize,
+        aborted: usize,
+    },
     Flush,
     /// The worker picks up a bundle, if it has none.
     Pop,

@@ -49,7 +49,8 @@ const MIB: u64 = 1 << 20;
 impl QueueSettings {
     /// Refuses values out of bounds, and values that do not fit each other.
     pub fn check(&self) -> Result<(), QueueSettingsError> {
-        let refuse = |key, value: String, bounds: &str| Err(QueueSettingsError { key, value, bounds: bounds.to_owned() });
+        let refuse =
+            |key, value: String, bounds: &str| Err(QueueSettingsError { key, value, bounds: bounds.to_owned() });
         if !(1..=65_536).contains(&self.batch_records) {
             return refuse("batch_records", self.batch_records.to_string(), "1 to 65536");
         }

@@ -8,7 +8,10 @@ pub(super) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// A short, memory-only lock. It is taken per bundle, never per log record, and never held over a call to a sink.
 #[derive(Debug)]
-pub(super) struct Mutex<T>(#[cfg(feature = "loom")] loom::sync::Mutex<T>, #[cfg(not(feature = "loom"))] parking_lot::Mutex<T>);
+pub(super) struct Mutex<T>(
+    #[cfg(feature = "loom")] loom::sync::Mutex<T>,
+    #[cfg(not(feature = "loom"))] parking_lot::Mutex<T>,
+);
 
 impl<T> Mutex<T> {
     #[cfg(feature = "loom")]

@@ -141,7 +141,8 @@ fn the_servers_end_and_its_reason_come_through() {
 /// Catches a time that wraps: the server counts from 2000, and any number may come.
 #[test]
 fn times_of_the_server_saturate() {
-    for (sent, expected) in [(0, 946_684_800_000_000), (i64::MAX, i64::MAX), (i64::MIN, i64::MIN + 946_684_800_000_000)] {
+    for (sent, expected) in [(0, 946_684_800_000_000), (i64::MAX, i64::MAX), (i64::MIN, i64::MIN + 946_684_800_000_000)]
+    {
         let mut bytes = data(1, b"x");
         bytes[22..30].copy_from_slice(&sent.to_be_bytes());
         let mut buffer = FrameBuffer::new(MAX_MESSAGE, &bytes);

@@ -62,10 +62,12 @@ impl ReplicationConnection {
     /// Connects and logs in, at the first endpoint that lets us.
     pub async fn connect(options: &ConnectOptions) -> Result<Self, ConnectError> {
         options
-            .first_that_opens(async |endpoint| {
-                let mut wire = Wire::new(options.dial(endpoint).await?);
-                let version = log_in(&mut wire, options).await?;
-                Ok(ReplicationConnection { wire, version, is_busy: false })
+            .first_that_opens(|endpoint| {
+                Box::pin(async move {
+                    let mut wire = Wire::new(options.dial(endpoint).await?);
+                    let version = log_in(&mut wire, options).await?;
+                    Ok(ReplicationConnection { wire, version, is_busy: false })
+                })
             })
             .await
     }
@@ -180,7 +182,9 @@ fn words(command: &str) -> String {
 }
 
 fn answer(command: &str) -> ConnectError {
-    ConnectError::Protocol { what: format!("the answer to {} has not the form that it has in Postgres", words(command)) }
+    ConnectError::Protocol {
+        what: format!("the answer to {} has not the form that it has in Postgres", words(command)),
+    }
 }
 
 fn text(row: &Row, at: usize) -> Option<&str> {

@@ -124,10 +124,10 @@ async fn log_in_and_commands_speak_the_protocol() {
     assert_eq!((created.consistent_point, created.snapshot_name.as_deref()), (Lsn(0x157_3178), Some("00000003-1")));
     assert_eq!(connection.show("wal_sender_timeout").await.unwrap(), "1min");
     let history = connection.timeline_history(3).await.unwrap();
-    assert_eq!(history.iter().map(|switch| (switch.timeline, switch.at.0)).collect::<Vec<_>>(), [
-        (1, 0x50),
-        (2, 0x1_0000_0060)
-    ]);
+    assert_eq!(
+        history.iter().map(|switch| (switch.timeline, switch.at.0)).collect::<Vec<_>>(),
+        [(1, 0x50), (2, 0x1_0000_0060)]
+    );
     assert_eq!(history[1].reason, "before x");
     assert_eq!(connection.timeline_history(1).await.unwrap(), []);
 }
@@ -316,10 +316,7 @@ async fn a_transport_never_acknowledges_by_itself() {
     assert!(futures::poll!(heard.as_mut()).is_pending(), "something was sent");
     let mut feedback = transport.feedback().unwrap();
     assert!(transport.feedback().is_none(), "there is one way back");
-    feedback
-        .send(StatusUpdate { write: Lsn(3), flush: Lsn(2), apply: Lsn(2), wants_reply: true })
-        .await
-        .unwrap();
+    feedback.send(StatusUpdate { write: Lsn(3), flush: Lsn(2), apply: Lsn(2), wants_reply: true }).await.unwrap();
     assert_eq!(heard.await.unwrap(), 1);
     let mut rest = [0; 38];
     peer.read_exact(&mut rest).await.unwrap();

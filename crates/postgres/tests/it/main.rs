@@ -1,3 +1,7 @@
-//! The change source against real servers.
+//! The source against real servers.
 
+mod check;
+mod database;
+mod snapshot;
+mod startup;
 mod transport;

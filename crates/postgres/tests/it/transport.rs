@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use landfall_postgres::{
-    ConnectError, ConnectOptions, CreateSlot, DurableLsn, FeedbackHandle, FeedbackRules, Frame, LogRecord, Lsn, PumpEnd,
-    PumpParts, QueueParts, QueueSettings, QueueingSink, RecordKind, RecordSink, RecordSinkError, ReplicationConnection,
-    SnapshotUse, StatusUpdate, StreamMeters, StreamOptions, TlsMode, TlsOptions, Transport, pump,
+    ConnectError, ConnectOptions, CreateSlot, DurableLsn, FeedbackHandle, FeedbackRules, Frame, LogRecord, Lsn,
+    PumpEnd, PumpParts, QueueParts, QueueSettings, QueueingSink, RecordKind, RecordSink, RecordSinkError,
+    ReplicationConnection, SnapshotUse, StatusUpdate, StreamMeters, StreamOptions, TlsMode, TlsOptions, Transport,
+    pump,
 };
 use landfall_testkit::{Postgres, PostgresInstall};
 use landfall_types::Coded;
@@ -364,7 +365,11 @@ async fn a_server_that_goes_away_ends_the_pump() -> Result<()> {
         until("the stream has begun", || Ok(source.seen.starts.load(Ordering::SeqCst) == 1)).await?;
         // The server's shutdown waits until we have confirmed all; nothing is published, so the feedback of each second
         // does not, and the end of the fast shutdown is what ends it.
-        if is_killed { server.kill()? } else { server.stop()? }
+        if is_killed {
+            server.kill()?
+        } else {
+            server.stop()?
+        }
         let (ended, queue) = tokio::time::timeout(DEADLINE, source.pump).await.context("it waits")??;
         ensure!(ended.may_reconnect(), "{ended}");
         queue.close(DEADLINE).await?;

