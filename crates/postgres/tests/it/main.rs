@@ -4,3 +4,4 @@ mod check;
 mod database;
 mod snapshot;
 mod startup;
+mod transport;
