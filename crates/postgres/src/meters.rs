@@ -1,6 +1,6 @@
 //! Handles of the stream's and the slot's metrics (P111), made when the source is built.
 
-use std::time::Instant;
+use std::time::Duration;
 
 use landfall_types::Code;
 use metrics::{Counter, Gauge, counter, gauge};
@@ -59,9 +59,11 @@ impl StreamMeters {
             .increment(1);
     }
 
-    /// For `pg_feedback_age_seconds`, by whoever looks: how long ago the server heard from us.
-    pub fn feedback_age(&self, sent_at: Instant, now: Instant) {
-        self.feedback_age_seconds.set(now.saturating_duration_since(sent_at).as_secs_f64());
+    /// How long ago the server heard from us, by whoever looks at the source ([`DurableLsn::feedback_age`]).
+    ///
+    /// [`DurableLsn::feedback_age`]: crate::DurableLsn::feedback_age
+    pub fn feedback_age(&self, age: Duration) {
+        self.feedback_age_seconds.set(age.as_secs_f64());
     }
 
     pub(crate) fn fed_back(&self, status: &StatusUpdate, server_end: Lsn) {

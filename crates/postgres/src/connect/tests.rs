@@ -14,7 +14,7 @@ fn a_url_becomes_options_whole() {
     assert_eq!((options.application_name.as_str(), options.connect_timeout), ("x", Duration::from_secs(3)));
     assert_eq!(options.tls, TlsOptions { mode: TlsMode::Prefer, ca: None });
 
-    let options = parse("postgres://ada@%2Frun%2Fpg,other/?port=1,2").unwrap();
+    let options = parse("postgres://ada@%2Frun%2Fpg:1,other:2/").unwrap();
     let socket = Endpoint::Socket { directory: "/run/pg".into(), port: 1 };
     assert_eq!(options.endpoints, [socket, Endpoint::Tcp { host: "other".into(), address: None, port: 2 }]);
     assert_eq!(options.database, "ada");

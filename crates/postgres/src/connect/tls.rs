@@ -1,7 +1,8 @@
 //! Encryption of a connection: what is asked for, and the rustls client that does it.
 //!
 //! `require` encrypts and asks nobody who the server is, as `sslmode=require` does; `verify_full` also checks the
-//! certificate's chain and name. Client certificates and channel binding are not carried.
+//! certificate's chain and name. Client certificates and channel binding are not carried. A self-signed certificate that
+//! is marked as an authority (`CA:TRUE`) is refused as a server's own, which `libpq` would take.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -14,7 +14,7 @@ mod tests;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
@@ -60,12 +60,18 @@ impl Default for FeedbackRules {
 pub struct DurableLsn {
     lsn: AtomicU64,
     moved: Notify,
+    /// Touched once per message to the server.
+    sent_at: parking_lot::Mutex<Option<Instant>>,
 }
 
 impl DurableLsn {
     /// Starts at the checkpoint's `through`.
     pub fn new(through: Lsn) -> Arc<Self> {
-        Arc::new(DurableLsn { lsn: AtomicU64::new(through.0), moved: Notify::new() })
+        Arc::new(DurableLsn {
+            lsn: AtomicU64::new(through.0),
+            moved: Notify::new(),
+            sent_at: parking_lot::Mutex::new(None),
+        })
     }
 
     /// The stored checkpoint holds everything before `through`. A smaller number than before changes nothing.
@@ -78,6 +84,16 @@ impl DurableLsn {
     /// Where it is.
     pub fn get(&self) -> Lsn {
         Lsn(self.lsn.load(Ordering::Acquire))
+    }
+
+    /// How long ago the server was last told anything.
+    pub fn feedback_age(&self) -> Option<Duration> {
+        let sent_at = *self.sent_at.lock();
+        sent_at.map(|sent_at| tokio::time::Instant::now().into_std().saturating_duration_since(sent_at))
+    }
+
+    fn told(&self, now: Instant) {
+        *self.sent_at.lock() = Some(now);
     }
 }
 

@@ -88,6 +88,7 @@ impl<H: FeedbackHandle> FeedbackTask<H> {
     }
 
     fn sent(&self, status: StatusUpdate) {
+        self.durable.told(now());
         let server_end = Lsn(self.progress.server_end.load(Ordering::Relaxed)).max(status.write);
         self.meters.fed_back(&status, server_end);
     }

@@ -5,4 +5,5 @@ mod database;
 mod golden;
 mod snapshot;
 mod startup;
+mod transport;
 mod types;

