@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Checks for what `make demo` and `make test` need and installs what is missing: Debian packages when root (or with
-# password-less sudo), a Python environment in a folder of its own. What it cannot install it lists, all at once.
+# Checks for what the purposes `demo`, `demo-postgres` and `test` need and installs what is missing: Debian packages when
+# root (or with password-less sudo), a Python environment in a folder of its own. What it cannot install it lists, all at
+# once.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -28,6 +29,16 @@ if [ "$purpose" = test ]; then
   fi
 fi
 
+if [ "$purpose" = test ] || [ "$purpose" = demo-postgres ]; then
+  # The server and its tools, of any version; Debian keeps them off the PATH. Tests and demo start clusters of their own.
+  if ! ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1; then
+    missing+=("a Postgres server, 14 to 18 (Debian package: postgresql)"); packages+=(postgresql)
+  fi
+fi
+
+# Debian's server package makes and starts a cluster on port 5432 unless it is told not to.
+no_cluster=/etc/postgresql-common/createcluster.d/landfall.conf
+
 if [ "${#packages[@]}" -gt 0 ] && command -v apt-get >/dev/null 2>&1; then
   as_root=()
   if [ "$(id -u)" -ne 0 ]; then
@@ -35,9 +46,16 @@ if [ "${#packages[@]}" -gt 0 ] && command -v apt-get >/dev/null 2>&1; then
   fi
   if [ "${as_root[*]:-}" != false ]; then
     echo "setup: installing ${packages[*]}" >&2
-    if "${as_root[@]}" apt-get update -qq && "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${packages[@]}" >&2; then
+    "${as_root[@]}" apt-get update -qq || true
+    case " ${packages[*]} " in *" postgresql "*)
+      "${as_root[@]}" mkdir -p "${no_cluster%/*}"
+      echo "create_main_cluster = false" | "${as_root[@]}" tee "$no_cluster" >/dev/null
+      ;;
+    esac
+    if "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${packages[@]}" >&2; then
       missing=()
     fi
+    "${as_root[@]}" rm -f "$no_cluster"
   fi
 fi
 

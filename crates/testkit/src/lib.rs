@@ -8,6 +8,7 @@ mod balance;
 mod http;
 mod ledger;
 mod peer;
+mod postgres;
 mod process;
 mod proxy;
 
@@ -15,5 +16,6 @@ pub use balance::{PipelineBalance, balance_of, wait_until_landed};
 pub use http::{HttpAnswer, HttpClient};
 pub use ledger::{Ledger, NumberSet, Verdict};
 pub use peer::{Python, Ran, repository};
+pub use postgres::{Postgres, PostgresInstall};
 pub use process::{Ended, Landfall, Running, unused_port};
 pub use proxy::CuttingProxy;

@@ -16,6 +16,17 @@ pub fn repository(manifest_dir: &str) -> PathBuf {
     from.ancestors().nth(2).unwrap_or(from).to_path_buf()
 }
 
+/// The folder of the tests' Python environment, whether it is there or not.
+pub(crate) fn python_environment() -> Option<PathBuf> {
+    if let Some(dir) = std::env::var_os("LANDFALL_PYTHON_ENV") {
+        return Some(PathBuf::from(dir));
+    }
+    if let Some(cache) = std::env::var_os("XDG_CACHE_HOME") {
+        return Some(PathBuf::from(cache).join("landfall/python"));
+    }
+    std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache/landfall/python"))
+}
+
 /// The interpreter of the tests' environment.
 #[derive(Clone, Debug)]
 pub struct Python {
@@ -34,14 +45,7 @@ pub struct Ran {
 impl Python {
     /// Finds the environment; without it, says which command makes it.
     pub fn find(repository: &Path) -> Result<Self> {
-        let environment = match (std::env::var_os("LANDFALL_PYTHON_ENV"), std::env::var_os("XDG_CACHE_HOME")) {
-            (Some(dir), _) => PathBuf::from(dir),
-            (None, Some(cache)) => PathBuf::from(cache).join("landfall/python"),
-            (None, None) => {
-                let home = std::env::var_os("HOME").context("HOME is not set")?;
-                PathBuf::from(home).join(".cache/landfall/python")
-            }
-        };
+        let environment = python_environment().context("HOME is not set")?;
         let interpreter = environment.join("bin/python");
         if !interpreter.exists() {
             bail!("no Python environment at {}: run `scripts/setup.sh test`", environment.display());

@@ -1,0 +1,15 @@
+//! What the server's catalogs say, as plain facts: the server itself, types, tables with their partitions and keys.
+//!
+//! Reading is here, judging is not: `check`, `publication` and `startup` are functions of these facts. A catalog read
+//! is *now*; a message of the stream is *then* (P82), so facts are never mixed into rows of a stream.
+
+mod pattern;
+mod server;
+mod table;
+mod types;
+
+pub use pattern::{PatternError, TablePattern};
+pub use server::{BlockingTransaction, ServerFacts};
+pub use table::{
+    KeyOrigin, LeafFacts, MatchedTables, NotCarried, SkippedRelation, TABLES_MAX, TableFacts, read_tables,
+};

@@ -1,0 +1,73 @@
+use super::*;
+use crate::snapshot::CopiedRange;
+
+fn example() -> SourceRecord {
+    let table = |oid, name: &str, phase| TableRecord {
+        relation: RelationId(oid),
+        name: TableName { schema: "public".into(), table: name.into() },
+        target: name.to_owned(),
+        stream_partition: oid - 16_384,
+        phase,
+        shape: 1,
+        copy: None,
+        park: None,
+    };
+    let mut copied = CopiedRanges::default();
+    copied.insert(CopiedRange { leaf: RelationId(16_385), from_block: 0, to_block: Some(8_192), rows: 70_001 });
+    copied.insert(CopiedRange { leaf: RelationId(16_385), from_block: 16_384, to_block: None, rows: 3 });
+    let copy = CopyRecord { partition: 7, consistent_point: Lsn(0x1_4d00_0028), done: copied };
+    let park = ParkNote {
+        at: Lsn(0x1_5000_0000),
+        passed: Lsn(0x1_5000_0100),
+        code: "LF-PG0501".to_owned(),
+        reason: "column `price` was rewritten".to_owned(),
+    };
+    SourceRecord {
+        v: RECORD_VERSION,
+        slot: SlotRecord::Made(SlotIdentity {
+            system_identifier: 7_530_184_932_114_511_873,
+            database_oid: 16_384,
+            slot: "landfall_shop".to_owned(),
+            plugin: "pgoutput".to_owned(),
+            consistent_point: Lsn(0x1_4d00_0028),
+        }),
+        options: OptionSet { publications: vec!["landfall_shop".to_owned()], origin: None, messages: true },
+        epoch: 2,
+        through: Lsn(0x1_5000_0158),
+        last_commit: Lsn(0x1_5000_0128),
+        timeline: 1,
+        next_partition: 8,
+        tables: vec![
+            table(16_384, "orders", TablePhase::Streaming),
+            TableRecord { copy: Some(copy), ..table(16_385, "lines", TablePhase::Copying) },
+            TableRecord { park: Some(park), ..table(16_386, "prices", TablePhase::Parked) },
+        ],
+    }
+}
+
+/// Catches a change of the stored form: every later version must read this file.
+#[test]
+fn the_golden_record_stays_readable() {
+    let golden = include_bytes!("../../../../docs/formats/golden/postgres-source-v1.json");
+    let golden = golden.trim_ascii_end();
+    let record = SourceRecord::decode(golden).unwrap();
+    assert_eq!(record, example());
+    assert_eq!(std::str::from_utf8(&record.encode()), std::str::from_utf8(golden));
+}
+
+/// Catches a record of a later version that is taken for a damaged one, or worse, for this one.
+#[test]
+fn another_version_is_refused_by_its_number() {
+    let error = SourceRecord::decode(br#"{"v":2,"anything":{}}"#).unwrap_err();
+    assert!(matches!(error, RecordError::Version { found: 2 }), "{error}");
+    for damaged in [&b""[..], b"{}", b"[]", br#"{"v":1}"#, b"\xff"] {
+        assert!(matches!(SourceRecord::decode(damaged), Err(RecordError::Damaged { .. })));
+    }
+    let mut unknown = example().encode().to_vec();
+    unknown.truncate(unknown.len() - 1);
+    unknown.extend_from_slice(br#","more":1}"#);
+    assert!(
+        matches!(SourceRecord::decode(&unknown), Err(RecordError::Damaged { .. })),
+        "a field of nobody was dropped"
+    );
+}
