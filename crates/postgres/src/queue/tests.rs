@@ -275,7 +275,7 @@ async fn flush_ships_a_partial_bundle() {
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }
-    assert_eq!(control.records(), []);
+    assert!(control.records().is_empty());
     queue.flush().unwrap();
     until("the record is taken", || control.records() == [1]).await;
     // An empty flush ships nothing.
@@ -454,7 +454,7 @@ async fn on_idle_fires_on_a_silent_channel() {
     until("it waits for room", || control.0.lock().waker.is_some()).await;
     tokio::time::advance(INTERVAL).await;
     until("it fires", || control.count(&Call::Idle) == 1).await;
-    assert_eq!(control.records(), []);
+    assert!(control.records().is_empty());
 }
 
 /// P26. Catches counters that never come back to rest behind a failure, and records that are handed over after it.
