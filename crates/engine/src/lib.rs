@@ -15,6 +15,7 @@ mod dead_letter;
 mod driver;
 mod exit;
 mod meters;
+mod null_sink;
 mod options;
 mod pipeline;
 mod poll;
@@ -22,6 +23,7 @@ mod positions;
 mod random;
 mod shard;
 mod sight;
+mod source_rows;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod worker;
@@ -30,12 +32,16 @@ pub use crate::core::{Ack, AckSet, FailCause};
 pub use chain::{ChainFactory, ChainParts};
 pub use codes::CODES;
 pub use exit::{Ending, ExitReport, UnfinishedRange};
+pub use null_sink::NullSink;
 pub use options::{
     Backoff, FilterFactory, OnError, OnErrors, OnTrimmed, PipelineOptions, RetryOptions, Route, SinkOptions,
 };
-pub use pipeline::{ColumnPlan, MemoryTerm, Pipeline, PipelineHandle, PipelinePlan, SinkPath, StartError};
+pub use pipeline::{
+    ColumnPlan, MemoryTerm, Pipeline, PipelineHandle, PipelinePlan, SinkPath, StartError, TableChainFactory, TablePath,
+    TableSinkFactory,
+};
 pub use poll::{PollCx, SourceBatch};
 pub use sight::{
     Balance, CommitStatus, FirstPlace, InFlightStatus, LagStatus, PipelineState, PipelineStatus, QueueStatus,
-    RateStatus, RestartStatus, SinkStatus, ThreadStatus, Why,
+    RateStatus, RestartStatus, SinkStatus, TableStatus, ThreadStatus, Why,
 };

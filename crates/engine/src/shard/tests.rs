@@ -8,6 +8,7 @@ use landfall_types::{Epoch, Offset, PartitionId, Place, Timestamp};
 use proptest::prelude::*;
 
 use super::{Chunk, Full, Segment, ShardQueue, ShareLimits, compacted};
+use crate::source_rows::SourceRows;
 use crate::contract::{Covered, SinkId};
 use crate::core::{Harvester, Wake, Waker, ring};
 
@@ -23,7 +24,8 @@ fn segment(offsets: &[u64], source: u64, bytes: usize) -> (Segment, Harvester) {
         rows: RecordBatch::try_from_iter([("value", values)]).expect("one column"),
         offsets: offsets.to_vec().into(),
         origin: None,
-        source_offsets: UInt64Array::from_iter_values(0..source),
+        source: SourceRows::records(UInt64Array::from_iter_values(0..source)),
+        note: None,
         cover: Covered { partition: PartitionId(0), epoch: Epoch(1), range, rows },
         hold: ack.share(SinkId(1)),
         oldest: Timestamp(0),
