@@ -1,8 +1,9 @@
 //! The pipeline engine: moves records from one source to its sinks, as Arrow batches, with a watermark that never
 //! passes a row that is not settled.
 //!
-//! [`contract`] holds the seams: sources and lanes, decoders and transforms, sinks, dead letters. Everything between
-//! them is here. It carries I5 (one owner per source and checkpoint), I6 (bounded queues), I7 (no commit past an
+//! [`contract`] holds the seams: sources and lanes, tables and their shapes, decoders and transforms, sinks, dead letters.
+//! Everything between them is here. A record source has one chain; of a change source each table has its own, and its own
+//! destinations. It carries I5 (one owner per source and checkpoint), I6 (bounded queues), I7 (no commit past an
 //! unsettled row), I8 (the balance), I11 (bounded shutdown) and I13 (a failure stays where it is). It knows no
 //! connector, and there is no async in the checkpoint core.
 

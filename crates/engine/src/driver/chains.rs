@@ -16,14 +16,35 @@ pub(crate) enum Chains {
     /// Of a record source.
     Records(Box<Chain>),
     /// Of a change source, by table and shape.
-    Tables(BTreeMap<TableId, BTreeMap<u32, Chain>>),
+    Tables(BTreeMap<TableId, Shapes>),
+}
+
+/// The chains of a table.
+#[derive(Debug, Default)]
+pub(crate) struct Shapes {
+    chains: BTreeMap<u32, Chain>,
+    /// Shapes by their last use, the latest last.
+    used: Vec<u32>,
+}
+
+impl Shapes {
+    fn touch(&mut self, shape: u32) {
+        if self.used.last() != Some(&shape) {
+            self.used.retain(|known| *known != shape);
+            self.used.push(shape);
+        }
+    }
+
+    fn others_are_flushed(&mut self, shape: u32) -> bool {
+        self.chains.iter_mut().filter(|(other, _)| **other != shape).all(|(_, chain)| chain.flush() == Flushed::Done)
+    }
 }
 
 impl Chains {
     fn all(&mut self) -> Box<dyn Iterator<Item = &mut Chain> + '_> {
         match self {
             Chains::Records(chain) => Box::new(std::iter::once(chain.as_mut())),
-            Chains::Tables(tables) => Box::new(tables.values_mut().flat_map(BTreeMap::values_mut)),
+            Chains::Tables(tables) => Box::new(tables.values_mut().flat_map(|shapes| shapes.chains.values_mut())),
         }
     }
 
@@ -35,10 +56,11 @@ impl Chains {
                 let shape = shape.unwrap_or_default();
                 let waits = BlockReason::Shape(table, shape);
                 let Some(shapes) = tables.get_mut(&table) else { return Err(waits) };
-                if !others_are_flushed(shapes, shape) {
+                shapes.touch(shape);
+                if !shapes.others_are_flushed(shape) {
                     return Err(waits);
                 }
-                shapes.get_mut(&shape).ok_or(waits)
+                shapes.chains.get_mut(&shape).ok_or(waits)
             }
             (Chains::Tables(_), None) => Err(BlockReason::Shape(TableId(u32::MAX), 0)),
         }
@@ -48,7 +70,7 @@ impl Chains {
     pub(super) fn knows(&self, table: TableId, shape: u32) -> bool {
         match self {
             Chains::Records(_) => true,
-            Chains::Tables(tables) => tables.get(&table).is_some_and(|shapes| shapes.contains_key(&shape)),
+            Chains::Tables(tables) => tables.get(&table).is_some_and(|shapes| shapes.chains.contains_key(&shape)),
         }
     }
 
@@ -57,27 +79,30 @@ impl Chains {
         match (&mut *self, reason) {
             (Chains::Tables(tables), BlockReason::Shape(table, shape)) => tables
                 .get_mut(table)
-                .is_some_and(|shapes| shapes.contains_key(shape) && others_are_flushed(shapes, *shape)),
+                .is_some_and(|shapes| shapes.chains.contains_key(shape) && shapes.others_are_flushed(*shape)),
             (Chains::Records(chain), reason) => chain.may_go_on(reason),
             (Chains::Tables(tables), reason) => {
-                let chain = table.and_then(|table| tables.get(&table)?.get(&shape.unwrap_or_default()));
+                let chain = table.and_then(|table| tables.get(&table)?.chains.get(&shape.unwrap_or_default()));
                 chain.is_some_and(|chain| chain.may_go_on(reason))
             }
         }
     }
 
-    /// Takes a table's chain for a shape. Of many shapes the oldest that hold nothing are let go of; one that is wanted
-    /// again is made again.
+    /// Takes a table's chain for a shape. Of many shapes those that were used least lately and hold nothing are let go
+    /// of; one that is wanted again is made again.
     pub(super) fn add(&mut self, table: TableId, shape: u32, chain: Chain) {
         const SHAPES_KEPT: usize = 8;
         if let Chains::Tables(tables) = self {
             let shapes = tables.entry(table).or_default();
-            shapes.insert(shape, chain);
-            let old = shapes.len().saturating_sub(SHAPES_KEPT);
-            let gone: Vec<u32> =
-                shapes.iter().take(old).filter(|(_, chain)| chain.is_idle()).map(|(shape, _)| *shape).collect();
+            shapes.chains.insert(shape, chain);
+            shapes.touch(shape);
+            let old = shapes.used.len().saturating_sub(SHAPES_KEPT);
+            let gone: Vec<u32> = shapes.used.iter().take(old).copied().collect();
             for shape in gone {
-                shapes.remove(&shape);
+                if shapes.chains.get(&shape).is_none_or(Chain::is_idle) {
+                    shapes.chains.remove(&shape);
+                    shapes.used.retain(|known| *known != shape);
+                }
             }
         }
     }
@@ -103,8 +128,4 @@ impl Chains {
     pub(super) fn forget(&mut self, partition: PartitionId) {
         self.all().for_each(|chain| chain.forget(partition));
     }
-}
-
-fn others_are_flushed(shapes: &mut BTreeMap<u32, Chain>, shape: u32) -> bool {
-    shapes.iter_mut().filter(|(other, _)| **other != shape).all(|(_, chain)| chain.flush() == Flushed::Done)
 }
