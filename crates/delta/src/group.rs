@@ -176,14 +176,10 @@ impl Group {
 
     /// Writes rows into the open files of their partition values. Returns how many files were closed early, because more
     /// values came than `max_open_files`.
-    pub(crate) async fn append(
-        &mut self,
-        shape: &Arc<Shape>,
-        parts: &[RecordBatch],
-        max_open_files: usize,
-    ) -> usize {
+    pub(crate) async fn append(&mut self, shape: &Arc<Shape>, parts: &[RecordBatch], max_open_files: usize) -> usize {
         let mut closed_early = 0;
-        if parts.iter().any(|part| part.num_rows() > 0) && !self.taken.shapes.iter().any(|known| Arc::ptr_eq(known, shape))
+        if parts.iter().any(|part| part.num_rows() > 0)
+            && !self.taken.shapes.iter().any(|known| Arc::ptr_eq(known, shape))
         {
             self.taken.shapes.push(shape.clone());
         }
@@ -223,9 +219,8 @@ impl Group {
         closed_early: &mut usize,
     ) -> Result<(), String> {
         let text = |error: parquet::errors::ParquetError| error.to_string();
-        let is_it = |file: &DataFile| {
-            file.value == value && file.is_copied == is_copied && Arc::ptr_eq(&file.shape, shape)
-        };
+        let is_it =
+            |file: &DataFile| file.value == value && file.is_copied == is_copied && Arc::ptr_eq(&file.shape, shape);
         let at = match self.open.iter().position(is_it) {
             Some(at) => at,
             None => {

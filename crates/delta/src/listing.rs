@@ -117,8 +117,7 @@ pub(crate) async fn copied_files(log: &LogStoreRef, version: u64, copy: u64) -> 
     let mut found = Vec::new();
     for file in state.log_data().iter() {
         let Some(stats) = file.stats() else { continue };
-        let bounds: Bounds =
-            serde_json::from_str(&stats).map_err(|error| DeltaError::unreadable(reading(), error))?;
+        let bounds: Bounds = serde_json::from_str(&stats).map_err(|error| DeltaError::unreadable(reading(), error))?;
         if bounds.is_of_other_copy(copy) {
             found.push(file.remove_action(true));
         }

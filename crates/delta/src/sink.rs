@@ -294,11 +294,13 @@ impl DeltaSink {
     /// Another shape of the table: its new columns enter the table with its first rows (E132).
     async fn reshape_for(&self, number: u32, plan: &SinkPlan, cx: &PlanCx) -> Result<(), DeltaError> {
         let shared = &self.shared;
-        let unplanned = || DeltaError::Option { text: "this plan was not made by the Delta sink it is given to".into() };
+        let unplanned =
+            || DeltaError::Option { text: "this plan was not made by the Delta sink it is given to".into() };
         let rows = plan.detail.downcast_ref::<Detail>().map(|detail| detail.rows.clone()).ok_or_else(unplanned)?;
         let opened = shared.memory.lock().opened.clone();
         let at = options_path(&shared.options);
-        let opened = opened.ok_or_else(|| DeltaError::unavailable(format!("reshaping `{at}`"), "the sink is not open"))?;
+        let opened =
+            opened.ok_or_else(|| DeltaError::unavailable(format!("reshaping `{at}`"), "the sink is not open"))?;
         let table = Table::load(&shared.log, &AppIds::of(&cx.pipeline, &cx.source)).await?;
         let table = table.ok_or(DeltaError::Missing { path: at })?;
         let shape = self.shape(rows, &table, plan)?;

@@ -294,3 +294,6 @@ fn read_txns(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

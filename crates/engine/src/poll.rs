@@ -83,7 +83,9 @@ impl<'a> PollCx<'a> {
         range: Range<Place>,
         bytes: usize,
     ) -> SourceBatch {
-        self.issue(partition, TableRows { rows, places: Arc::from([]), bad: Vec::new(), note: TableNote::default() }, range, bytes, false)
+        let count = u32::try_from(rows.num_rows()).unwrap_or(u32::MAX);
+        let (covered, ack) = self.issue(partition, count, range, bytes);
+        SourceBatch { rows, note: None, places: None, bad: Vec::new(), covered, bytes, ack }
     }
 
     /// The same for a table's rows. Rows that the source could not make count as read and are set aside; all places lie
@@ -109,19 +111,19 @@ impl<'a> PollCx<'a> {
             let text = format!("a table's batch of partition {partition} has {what}");
             self.broken.get_or_insert(EngineError { code: codes::LANE_CONTRACT, text });
         }
-        self.issue(partition, rows, range, bytes, true)
+        let TableRows { rows, places, bad, note } = rows;
+        let count = u32::try_from(rows.num_rows() + bad.len()).unwrap_or(u32::MAX);
+        let (covered, ack) = self.issue(partition, count, range, bytes);
+        SourceBatch { rows, note: Some(note), places: Some(places), bad, covered, bytes, ack }
     }
 
     fn issue(
         &mut self,
         partition: PartitionId,
-        rows: TableRows,
+        count: u32,
         range: Range<Place>,
         bytes: usize,
-        is_table: bool,
-    ) -> SourceBatch {
-        let TableRows { rows, places, bad, note } = rows;
-        let count = u32::try_from(rows.num_rows() + bad.len()).unwrap_or(u32::MAX);
+    ) -> (Covered, Option<Ack>) {
         let mut covered = Covered { partition, epoch: Epoch::ZERO, range: range.clone(), rows: count };
         let slot = self.slots.iter_mut().find(|slot| slot.issuer.partition() == partition && slot.is_open);
         let ack = match slot {
@@ -147,8 +149,7 @@ impl<'a> PollCx<'a> {
                 None
             }
         };
-        let (note, places) = if is_table { (Some(note), Some(places)) } else { (None, None) };
-        SourceBatch { rows, note, places, bad, covered, bytes, ack }
+        (covered, ack)
     }
 
     /// What the lane broke of its contract, if anything.

@@ -608,9 +608,7 @@ fn worst_view(views: &[crate::worker::ShardSight], at: &str) -> (PipelineState, 
                 cause: failure.cause.clone(),
                 attempt: failure.attempt,
                 next_ms: millis(waits),
-                first: failure
-                    .first
-                    .map(|(partition, place)| FirstPlace { partition: partition.0, offset: place.at }),
+                first: failure.first.map(|(partition, place)| FirstPlace { partition: partition.0, offset: place.at }),
             });
         }
     }
@@ -627,11 +625,8 @@ fn table_statuses(sight: &Sight, sinks: &[SinkSight]) -> Vec<TableStatus> {
         .map(|table| {
             let books = sight.tables.get(&table.id).unwrap_or(&none);
             let live = || sight.live.values().filter(|live| live.table == Some(table.id));
-            let balance: BTreeMap<String, Balance> = sinks
-                .iter()
-                .enumerate()
-                .map(|(at, sink)| (sink.name.to_string(), books.balance(live(), at)))
-                .collect();
+            let balance: BTreeMap<String, Balance> =
+                sinks.iter().enumerate().map(|(at, sink)| (sink.name.to_string(), books.balance(live(), at))).collect();
             let (mut state, mut why) = (table.state, table.why.clone());
             for (views, sink) in table.views.iter().zip(sinks) {
                 let views: Vec<_> = views.iter().map(|view| view.sight()).collect();

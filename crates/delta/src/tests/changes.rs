@@ -12,8 +12,8 @@ use arrow_array::{
 use arrow_cast::cast;
 use arrow_schema::{DataType, Field, SchemaRef};
 use landfall_engine::contract::{
-    CommitId, CopyMark, Covered, PipelineId, SealedBatch, ShardId, ShardWriter, Sink, SinkError, SinkPlan, TableDecoder,
-    TableNote, TableSpec, Wanted, columns,
+    CommitId, CopyMark, Covered, PipelineId, SealedBatch, ShardId, ShardWriter, Sink, SinkError, SinkPlan,
+    TableDecoder, TableNote, TableSpec, Wanted, columns,
 };
 use landfall_engine::testing::{MemoryLetters, TableSource, table_schema};
 use landfall_engine::{
@@ -134,13 +134,13 @@ fn some(range: std::ops::Range<i64>) -> Vec<Option<i64>> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_position_inside_a_transaction_is_read_back() {
     let place = directory();
-    let inside: [std::ops::Range<Place>; 3] =
-        [at(0, 0)..at(70, 3), at(70, 3)..at(70, 5), at(70, 5)..at(99, 0)];
+    let inside: [std::ops::Range<Place>; 3] = [at(0, 0)..at(70, 3), at(70, 3)..at(70, 5), at(70, 5)..at(99, 0)];
     for (round, range) in inside.into_iter().enumerate() {
         let opened = open(&place.path, &["n"]).await;
         let known = opened.sink.committed_positions(&cx()).await.expect("positions").get(&P).copied();
         assert_eq!(known, (round > 0).then_some(range.start), "round {round}");
-        let rows: Vec<(u64, u64, i64)> = (0..2).map(|n| (70, 1 + 2 * round as u64 + n, (2 * round as u64 + n) as i64)).collect();
+        let rows: Vec<(u64, u64, i64)> =
+            (0..2).map(|n| (70, 1 + 2 * round as u64 + n, (2 * round as u64 + n) as i64)).collect();
         let rows = batch(&opened.plan.schema, round as u32, range.clone(), streamed(&rows, 1));
         opened.writer.write(&rows).await.expect("taken");
         assert_eq!(opened.writer.is_inside_transaction(), range.end.within > 0);
@@ -184,7 +184,9 @@ async fn a_shapes_columns_enter_the_table_with_its_first_rows() {
     opened.sink.reshape(2, &plan, &cx()).await.expect("told");
     let fields = || async { table_files(&place.path).await.expect("a table").schema.fields().len() };
     let before = fields().await;
-    let rows = |from: i64| -> Vec<(u64, u64, i64)> { (from..from + 3).map(|n| (10 + n as u64 / 3 * 10, 1 + n as u64 % 3, n)).collect() };
+    let rows = |from: i64| -> Vec<(u64, u64, i64)> {
+        (from..from + 3).map(|n| (10 + n as u64 / 3 * 10, 1 + n as u64 % 3, n)).collect()
+    };
     let steps = [(one.clone(), 1, at(0, 0)..at(15, 0), 0), (plan.schema.clone(), 2, at(15, 0)..at(25, 0), 3)];
     for (schema, shape, range, from) in steps {
         opened.writer.write(&batch(&schema, 1, range, streamed(&rows(from), shape))).await.expect("taken");
@@ -256,7 +258,8 @@ async fn a_copy_that_begins_anew_removes_what_an_interrupted_one_left() {
     assert_eq!(by_file(&place.path, "n").await, [some(1..4), some(100..102)], "copied and streamed rows apart");
 
     // The copy is interrupted; another one begins, under a partition of its own.
-    let mut again = batch(&plan, 1, at(0, 0)..at(79, 3), copied(80, CopyMark::Begins(at(80, 0)), &[(80, 0, 1), (80, 0, 2)]));
+    let mut again =
+        batch(&plan, 1, at(0, 0)..at(79, 3), copied(80, CopyMark::Begins(at(80, 0)), &[(80, 0, 1), (80, 0, 2)]));
     again.covers[0].partition = PartitionId(2);
     opened.writer.write(&again).await.expect("taken");
     opened.writer.barrier().await.expect("settled");

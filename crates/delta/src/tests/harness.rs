@@ -97,7 +97,8 @@ pub(super) fn sealed(schema: &SchemaRef, partition: u32, epoch: u32, offsets: Ra
 /// Several batches as one, as a worker seals rows of several partitions.
 pub(super) fn together(batches: Vec<SealedBatch>) -> SealedBatch {
     let id = batches.iter().fold(7, |id: u128, batch| id.rotate_left(5) ^ batch.id.0);
-    let mut whole = SealedBatch { id: CommitId(id), parts: vec![], covers: vec![], bytes: 0, oldest: Timestamp(0), note: None };
+    let mut whole =
+        SealedBatch { id: CommitId(id), parts: vec![], covers: vec![], bytes: 0, oldest: Timestamp(0), note: None };
     for batch in batches {
         whole.parts.extend(batch.parts);
         whole.covers.extend(batch.covers);

@@ -39,6 +39,7 @@ use crate::worker::panic_text;
 pub(crate) use coalesce::Coalescer;
 pub(crate) use conform::Conform;
 pub(crate) use route::Router;
+use rows::Refusals;
 use slice::Slices;
 
 /// What a chain is made of, one set for each driver. Made again after a panic.
@@ -260,7 +261,12 @@ impl Chain {
         while at < slices.count() {
             if self.unfinished[slot].is_none() {
                 let started = Instant::now();
-                let worked = catch_unwind(AssertUnwindSafe(|| self.work_slice(batch, &slices, at, skip)));
+                let none = Refusals::new();
+                let mut worked = catch_unwind(AssertUnwindSafe(|| self.work_slice(batch, &slices, at, skip, none)));
+                if let (Err(_), Some(_)) = (&worked, batch.note) {
+                    // A table's rows share a lane with others, so they are not read again one by one (E61).
+                    worked = self.work_without_culprits(batch, &slices, at, skip, worked);
+                }
                 self.cx.meters.chain_seconds.record(started.elapsed().as_secs_f64());
                 match worked {
                     Ok(Ok(unfinished)) => self.unfinished[slot] = Some(unfinished),

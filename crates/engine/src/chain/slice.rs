@@ -3,23 +3,25 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
+use arrow_array::RecordBatch;
 use arrow_array::cast::AsArray;
 use arrow_array::types::TimestampMicrosecondType;
-use arrow_array::RecordBatch;
 use landfall_types::{Place, Timestamp};
 
-use super::rows::{Refusals, is_rising, offsets, records, refuse, without};
-use super::{BlockReason, Chain, Handed, Handoff, PushOutcome, ResumePoint, Unfinished};
+use super::rows::{Refusal, Refusals, is_rising, offsets, records, refuse, without};
+use super::{BlockReason, Chain, Handed, Handoff, PushOutcome, ResumePoint, Stages, Unfinished};
 use crate::codes;
-use crate::contract::{BadRow, Covered, CopyMark, Decoded, EngineError, RowErrors, SinkId, Stage, TableNote};
+use crate::contract::{BadRow, CopyMark, Covered, Decoded, EngineError, RowErrors, SinkId, Stage, TableNote};
 use crate::core::{Ack, Books, FailCause};
 use crate::dead_letter::{Parcel, bad_record, letter_bytes, record_at, times_of};
 use crate::options::OnError;
 use crate::poll::SourceBatch;
 use crate::shard::{Segment, compacted, memory_of};
 use crate::source_rows::SourceRows;
+use crate::worker::panic_text;
 
 const SLICE_ROWS_MAX: usize = 4096;
 const SLICE_BYTES_MAX: usize = 1 << 20;
@@ -55,6 +57,10 @@ impl Slices {
     /// At least one: a batch without rows still stands for its range.
     pub(super) fn count(&self) -> u32 {
         u32::try_from(self.rows.div_ceil(self.per_slice)).unwrap_or(u32::MAX).max(1)
+    }
+
+    fn offset(&self, row: usize) -> u64 {
+        self.source.offsets().value(row)
     }
 
     fn rows_of(&self, slice: u32) -> Range<usize> {
@@ -101,6 +107,7 @@ impl Chain {
         slices: &Slices,
         at: u32,
         skip: &[Place],
+        panicking: Refusals,
     ) -> Result<Unfinished, PushOutcome> {
         let Some(ack) = batch.ack.as_ref() else {
             let text = "a batch without a hold was pushed".to_owned();
@@ -136,7 +143,7 @@ impl Chain {
             }
             return Ok(unfinished);
         }
-        let mut refusals = Refusals::new();
+        let mut refusals = panicking;
         self.stop_at_bad_row(&slice)?;
         let decoded = self.run_stages(&slice, at, &mut refusals)?;
         self.stop_at_failing_row(&slice, &refusals)?;
@@ -154,12 +161,65 @@ impl Chain {
         Ok(unfinished)
     }
 
+    /// The slice once more, without the rows that panic decoder or transforms each by itself: those are set aside with
+    /// the panic's text. The panic as it was, if none does.
+    pub(super) fn work_without_culprits(
+        &mut self,
+        batch: &SourceBatch,
+        slices: &Slices,
+        at: u32,
+        skip: &[Place],
+        first: std::thread::Result<Result<Unfinished, PushOutcome>>,
+    ) -> std::thread::Result<Result<Unfinished, PushOutcome>> {
+        self.cx.meters.panics.increment(1);
+        let mut culprits = Refusals::new();
+        let mut has_panicked = true;
+        for row in slices.rows_of(at) {
+            // What panicked may be left in any state: it is made anew before anything else is tried.
+            if std::mem::take(&mut has_panicked) {
+                match Stages::plan(&self.cx.factory, self.cx.sinks.iter().map(|path| path.filter.clone())) {
+                    Ok(stages) => self.stages = stages,
+                    Err(_) => return first,
+                }
+            }
+            let one = batch.rows.slice(row, 1);
+            let tried = catch_unwind(AssertUnwindSafe(|| {
+                let mut bad = RowErrors::default();
+                let Ok(Decoded::Rows(mut rows)) = self.stages.decoder.decode(&one, &mut bad) else { return };
+                for transform in &mut self.stages.transforms {
+                    match transform.apply(rows, &mut bad) {
+                        Ok(after) => rows = after,
+                        Err(_) => return,
+                    }
+                }
+            }));
+            if let Err(panic) = tried {
+                let text = std::sync::Arc::from(format!("decoder or query panicked: {}", panic_text(panic)));
+                has_panicked = true;
+                culprits.insert(slices.offset(row), Refusal { stage: Stage::Sql, code: codes::PANIC, text });
+            }
+        }
+        if culprits.is_empty() {
+            return first;
+        }
+        if let Ok(stages) = Stages::plan(&self.cx.factory, self.cx.sinks.iter().map(|path| path.filter.clone())) {
+            self.stages = stages;
+        }
+        catch_unwind(AssertUnwindSafe(|| self.work_slice(batch, slices, at, skip, culprits)))
+    }
+
     /// Decoder and transforms.
     fn run_stages(&mut self, slice: &Slice<'_>, at: u32, refusals: &mut Refusals) -> Result<RecordBatch, PushOutcome> {
         let fatal = |error: EngineError| PushOutcome::Fatal(error);
         let mut bad = RowErrors::default();
         let started = Instant::now();
-        let decoded = self.stages.decoder.decode(&slice.source, &mut bad).map_err(fatal)?;
+        let mut source = slice.source.clone();
+        let mut input = slice.places.offsets().clone();
+        if !refusals.is_empty() {
+            source = without(source, refusals, "the source").map_err(fatal)?;
+            input = offsets(&source, "the source").map_err(fatal)?;
+        }
+        let decoded = self.stages.decoder.decode(&source, &mut bad).map_err(fatal)?;
         self.cx.meters.decode_seconds.record(started.elapsed().as_secs_f64());
         let mut rows = match decoded {
             Decoded::Rows(rows) => rows,
@@ -169,7 +229,7 @@ impl Chain {
                 return Err(PushOutcome::Blocked { resume_at, reason: BlockReason::NotReady(handle) });
             }
         };
-        refuse(&mut bad, slice.places.offsets(), Stage::Decode, refusals).map_err(fatal)?;
+        refuse(&mut bad, &input, Stage::Decode, refusals).map_err(fatal)?;
         for transform in &mut self.stages.transforms {
             let input = offsets(&rows, "a stage").map_err(fatal)?;
             rows = transform.apply(rows, &mut bad).map_err(fatal)?;

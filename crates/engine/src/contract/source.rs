@@ -8,7 +8,7 @@ use bytes::Bytes;
 use landfall_types::{Epoch, PartitionId, Place};
 
 use super::{PlanError, SourceError, TableId, TableSpec};
-use crate::{PollCx, SourceBatch};
+use crate::{FailCause, PollCx, SourceBatch};
 
 /// A lane's number inside its pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -145,6 +145,13 @@ pub trait Source: Send {
     fn table_of(&self, partition: PartitionId) -> Option<TableId> {
         let _ = partition;
         None
+    }
+
+    /// A table cannot take rows for a reason that only its destination or its owner can mend (a shape that does not fit,
+    /// a destination that refuses it), or it can again (`None`). Its partitions are not polled meanwhile; whether the
+    /// table is to be parked is the source's decision (P86).
+    fn table_refused(&mut self, table: TableId, cause: Option<&FailCause>) {
+        let _ = (table, cause);
     }
 
     /// Starts it.

@@ -33,9 +33,9 @@ use crate::core::{FailCause, Mailbox, Wake, Waker};
 use crate::driver::{Beat, Command, DriverReport};
 use crate::meters::{BalanceMeters, CheckpointMeters};
 use crate::options::PipelineOptions;
+use crate::pipeline::NotYet;
 use crate::positions::{SinkMark, Stored};
 use crate::shard::{ShardQueue, Urgency};
-use crate::pipeline::NotYet;
 use crate::sight::{Books, PipelineState, Shared};
 use crate::worker::{ShardView, WorkerReport};
 
@@ -342,9 +342,7 @@ impl<'s, S: Source> Controller<'s, S> {
         const AGAIN: Duration = Duration::from_millis(50);
         let Some(hurry) = &mut self.hurry else { return };
         let before = hurry.targets.len();
-        hurry
-            .targets
-            .retain(|(partition, end)| self.parts.get(partition).is_some_and(|part| part.watermark() < *end));
+        hurry.targets.retain(|(partition, end)| self.parts.get(partition).is_some_and(|part| part.watermark() < *end));
         if hurry.targets.len() < before {
             // What a slow table holds back is no reason to keep the others waiting.
             self.commit.soon();

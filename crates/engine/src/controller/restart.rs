@@ -106,7 +106,8 @@ impl<S: Source> Controller<'_, S> {
         let Some(part) = self.parts.get_mut(&partition) else { return };
         part.phase = Phase::Reading { number };
         let table = part.table;
-        let sinks: Vec<_> = self.sinks_of(table).iter().map(|sink| (sink.sink.clone(), sink.committed.is_some())).collect();
+        let sinks: Vec<_> =
+            self.sinks_of(table).iter().map(|sink| (sink.sink.clone(), sink.committed.is_some())).collect();
         let (notes, plan_cx) = (self.cx.notes.clone(), self.cx.plan_cx.clone());
         self.cx.runtime.spawn(async move {
             let mut held = Vec::with_capacity(sinks.len());

@@ -212,7 +212,9 @@ impl<S: Source> Controller<'_, S> {
         let spec = TableSpec { shape, schema, ..table.spec.clone() };
         if !table.is_open() {
             // It is planned once the table is open.
-            table.shapes.insert(shape, (spec, Progress { step: Step::Waiting { until: now }, attempts: 0, failed: None }));
+            table
+                .shapes
+                .insert(shape, (spec, Progress { step: Step::Waiting { until: now }, attempts: 0, failed: None }));
             return;
         }
         table.shapes.insert(shape, (spec.clone(), Progress::asked(number)));
@@ -258,37 +260,35 @@ impl<S: Source> Controller<'_, S> {
         let ready = match result {
             Ok(ready) => ready,
             Err(not_yet) => {
-                progress.attempts = progress.attempts.saturating_add(1);
-                let delay = match not_yet.after {
-                    _ if not_yet.is_blocked => backoff.max,
-                    Some(after) => after.min(backoff.max),
-                    None => backoff.delay(progress.attempts, crate::random::fraction()),
-                };
-                progress.step = Step::Waiting { until: now + delay };
-                let is_edge = progress.failed.as_ref().is_none_or(|failed| failed.cause != not_yet.cause);
-                if is_edge {
-                    tracing::error!(
-                        code = %not_yet.cause.code, pipeline = %self.cx.pipeline, table = %name, shape,
-                        attempt = progress.attempts, "the table waits, the others go on: {}: {}", not_yet.at,
-                        not_yet.cause.text
-                    );
-                }
-                progress.failed =
-                    Some(Failed { at: not_yet.at, cause: not_yet.cause, is_blocked: not_yet.is_blocked });
+                self.table_failed(id, is_opening, shape, not_yet, now);
                 return;
             }
         };
-        *progress = Progress { step: Step::Done, attempts: 0, failed: None };
         let TableReady { sinks, paths, chain } = *ready;
         if is_opening {
             table.sinks = sinks;
             table.paths = paths;
-            let new_queues: Vec<_> = table.sinks.iter().map(|run| (run.queues.clone(), run.views.clone())).collect();
+            if let Some(cause) = self.contradiction(id) {
+                // Positions that contradict each other hold up this table alone; nobody guesses.
+                if let Some(table) = self.tables.get_mut(&id) {
+                    table.sinks.iter().flat_map(|run| &run.queues).for_each(|queue| queue.urge(Urgency::Stop));
+                    table.sinks.clear();
+                }
+                let not_yet = NotYet { at: "positions".to_owned(), cause, is_blocked: true, after: None };
+                self.table_failed(id, true, shape, not_yet, now);
+                return;
+            }
+            self.workers_ended.retain(|(of, ..)| *of != Some(id));
+        }
+        let Some(table) = self.tables.get_mut(&id) else { return };
+        let had_failed = table.failures().next().is_some();
+        if is_opening {
+            table.opening = Progress { step: Step::Done, attempts: 0, failed: None };
             let mut shown = self.cx.shared.sinks.lock();
-            for ((sight, (queues, views)), run) in shown.iter_mut().zip(new_queues).zip(&table.sinks) {
+            for (sight, run) in shown.iter_mut().zip(&table.sinks) {
                 sight.guarantee = run.sink.guarantee().as_str();
-                sight.queues.extend(queues);
-                sight.views.extend(views);
+                sight.queues.extend(run.queues.iter().cloned());
+                sight.views.extend(run.views.iter().cloned());
             }
         } else {
             table.shapes.remove(&shape);
@@ -297,39 +297,60 @@ impl<S: Source> Controller<'_, S> {
                 table.spec.shape = shape;
             }
         }
+        if had_failed && table.failures().next().is_none() {
+            self.source.table_refused(id, None);
+        }
         tracing::info!(pipeline = %self.cx.pipeline, table = %name, shape, "the table takes rows");
         if let Some(seat) = self.cx.drivers.first() {
             seat.commands.post(Command::Table { table: id, shape, chain: Box::new(chain) });
         }
-        if is_opening {
-            self.begin_waiting(id, now);
+        if is_opening && let Some(table) = self.tables.get_mut(&id) {
+            for (partition, is_added) in std::mem::take(&mut table.waiting) {
+                self.begin(partition, is_added, now);
+            }
         }
         self.is_news = true;
     }
 
-    /// Partitions of a table that is open now; positions that contradict each other hold up this table alone.
-    fn begin_waiting(&mut self, id: TableId, now: Instant) {
+    /// Why the partitions that wait for a table cannot begin.
+    fn contradiction(&self, id: TableId) -> Option<FailCause> {
+        let table = self.tables.get(&id)?;
+        let marks = self.sink_marks(Some(id));
+        table.waiting.iter().find_map(|(partition, _)| start_at(&self.cx.stored, *partition, &marks).err())
+    }
+
+    /// A job has failed: the table waits, and the others go on.
+    fn table_failed(&mut self, id: TableId, is_opening: bool, shape: u32, not_yet: NotYet, now: Instant) {
+        let backoff = self.cx.options.restart;
         let Some(table) = self.tables.get_mut(&id) else { return };
-        let waiting = std::mem::take(&mut table.waiting);
-        for (partition, is_added) in waiting {
-            if let Err(cause) = start_at(&self.cx.stored, partition, &self.sink_marks(Some(id))) {
-                let until = now + self.cx.options.restart.max;
-                let Some(table) = self.tables.get_mut(&id) else { return };
-                let is_edge = table.opening.failed.is_none();
-                if is_edge {
-                    tracing::error!(
-                        code = %cause.code, pipeline = %self.cx.pipeline, table = %table.spec.name,
-                        partition = partition.0, "the table waits, the others go on: {}", cause.text
-                    );
-                }
-                table.sinks.iter().flat_map(|run| &run.queues).for_each(|queue| queue.urge(Urgency::Stop));
-                table.waiting.push((partition, is_added));
-                table.opening.step = Step::Waiting { until };
-                table.opening.failed = Some(Failed { at: "positions".to_owned(), cause, is_blocked: true });
-                continue;
+        let name = table.spec.name.clone();
+        let progress = if is_opening {
+            &mut table.opening
+        } else {
+            match table.shapes.get_mut(&shape) {
+                Some((_, progress)) => progress,
+                None => return,
             }
-            self.begin(partition, is_added, now);
+        };
+        progress.attempts = progress.attempts.saturating_add(1);
+        let delay = match not_yet.after {
+            _ if not_yet.is_blocked => backoff.max,
+            Some(after) => after.min(backoff.max),
+            None => backoff.delay(progress.attempts, crate::random::fraction()),
+        };
+        progress.step = Step::Waiting { until: now + delay };
+        let is_edge = progress.failed.as_ref().is_none_or(|failed| failed.cause != not_yet.cause);
+        let NotYet { at, cause, is_blocked, .. } = not_yet;
+        if is_edge {
+            tracing::error!(
+                code = %cause.code, pipeline = %self.cx.pipeline, table = %name, shape, attempt = progress.attempts,
+                "the table waits, the others go on: {at}: {}", cause.text
+            );
         }
+        if is_edge && is_blocked {
+            self.source.table_refused(id, Some(&cause));
+        }
+        progress.failed = Some(Failed { at, cause, is_blocked });
     }
 
     /// Jobs that are due again.
@@ -368,6 +389,9 @@ impl<S: Source> Controller<'_, S> {
     }
 
     pub(super) fn tables_timer(&self) -> Option<Instant> {
+        if self.drain.is_some() {
+            return None;
+        }
         let due = |table: &Table| {
             let shapes = table.shapes.values().filter(|_| table.is_open()).filter_map(|(_, progress)| progress.due());
             shapes.chain(table.opening.due()).min()

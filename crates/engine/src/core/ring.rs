@@ -467,7 +467,7 @@ impl Harvester {
         let have_reached = self.heads.iter().zip(&self.failed).all(|(head, failed)| *head >= first || *failed);
         if self.failed.first() == Some(&true) && have_reached && !self.is_told {
             self.is_told = true;
-            found.failed.push(0);
+            found.failed.insert(0, 0);
         }
         let least = self.heads.iter().copied().min().unwrap_or(0);
         let advanced = self.shared.advanced.load(Ordering::Relaxed);

@@ -41,10 +41,12 @@ impl Shapes {
 }
 
 impl Chains {
-    fn all(&mut self) -> Box<dyn Iterator<Item = &mut Chain> + '_> {
+    fn each(&mut self, mut visit: impl FnMut(&mut Chain)) {
         match self {
-            Chains::Records(chain) => Box::new(std::iter::once(chain.as_mut())),
-            Chains::Tables(tables) => Box::new(tables.values_mut().flat_map(|shapes| shapes.chains.values_mut())),
+            Chains::Records(chain) => visit(chain),
+            Chains::Tables(tables) => {
+                tables.values_mut().flat_map(|shapes| shapes.chains.values_mut()).for_each(visit);
+            }
         }
     }
 
@@ -109,23 +111,23 @@ impl Chains {
 
     pub(super) fn flush(&mut self) -> Flushed {
         let mut flushed = Flushed::Done;
-        for chain in self.all() {
+        self.each(|chain| {
             if chain.flush() == Flushed::Blocked {
                 flushed = Flushed::Blocked;
             }
-        }
+        });
         flushed
     }
 
     pub(super) fn retry_parked(&mut self) {
-        self.all().for_each(Chain::retry_parked);
+        self.each(Chain::retry_parked);
     }
 
     pub(super) fn abandon(&mut self, slot: usize) {
-        self.all().for_each(|chain| chain.abandon(slot));
+        self.each(|chain| chain.abandon(slot));
     }
 
     pub(super) fn forget(&mut self, partition: PartitionId) {
-        self.all().for_each(|chain| chain.forget(partition));
+        self.each(|chain| chain.forget(partition));
     }
 }

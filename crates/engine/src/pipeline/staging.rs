@@ -23,23 +23,37 @@ use crate::worker::{RESET_MAX, ShardView, Worker, WorkerCx};
 /// The workers of a run, whoever had them made. Clones are one.
 #[derive(Clone, Default)]
 pub(super) struct Hands {
-    inside: Arc<Mutex<(Vec<Arc<ShardQueue>>, Vec<JoinHandle<()>>)>>,
+    inside: Arc<Mutex<Hired>>,
+}
+
+#[derive(Default)]
+struct Hired {
+    queues: Vec<Arc<ShardQueue>>,
+    workers: Vec<JoinHandle<()>>,
+    /// The run has ended: a table that was still being opened comes too late.
+    is_over: bool,
 }
 
 impl Hands {
     /// Tells every worker to end, and gives them to whoever waits for them.
     pub(super) fn stop(&self) -> Vec<JoinHandle<()>> {
-        let (queues, workers) = std::mem::take(&mut *self.inside.lock());
+        let Hired { queues, workers, .. } =
+            std::mem::replace(&mut *self.inside.lock(), Hired { is_over: true, ..Hired::default() });
         queues.iter().for_each(|queue| queue.urge(Urgency::Stop));
         workers
     }
 
     fn take_on(&self, queue: Arc<ShardQueue>, worker: JoinHandle<()>) {
-        let mut inside = self.inside.lock();
+        let mut hired = self.inside.lock();
+        if hired.is_over {
+            drop(hired);
+            queue.urge(Urgency::Stop);
+            return;
+        }
         // Those of sinks that were opened in vain have ended long ago.
-        inside.1.retain(|worker| !worker.is_finished());
-        inside.0.push(queue);
-        inside.1.push(worker);
+        hired.workers.retain(|worker| !worker.is_finished());
+        hired.queues.push(queue);
+        hired.workers.push(worker);
     }
 }
 
@@ -99,7 +113,7 @@ impl Stage {
             if let Some(committed) = &open.committed {
                 view.move_positions(committed.clone());
             }
-            let worker = Hired { table, at, shard, part, queue: &queue, view: &view, is_serial, meters: &meters };
+            let worker = Duty { table, at, shard, part, queue: &queue, view: &view, is_serial, meters: &meters };
             self.hire(worker).await;
             queues.push(queue);
             views.push(view);
@@ -126,15 +140,11 @@ impl Stage {
 
     fn limits(&self, options: &SinkOptions) -> ShareLimits {
         let high = usize::try_from(options.share_bytes(&self.options)).unwrap_or(usize::MAX);
-        ShareLimits {
-            high,
-            low: (high as f64 * self.options.low_ratio) as usize,
-            chunks: options.queue_max_chunks,
-        }
+        ShareLimits { high, low: (high as f64 * self.options.low_ratio) as usize, chunks: options.queue_max_chunks }
     }
 
-    async fn hire(&self, hired: Hired<'_>) {
-        let Hired { table, at, shard, part, queue, view, is_serial, meters } = hired;
+    async fn hire(&self, duty: Duty<'_>) {
+        let Duty { table, at, shard, part, queue, view, is_serial, meters } = duty;
         let writer = part.sink.writer(ShardId(shard));
         // What an earlier run left accepted is not ours any more: its rows are read again.
         drop(tokio::time::timeout(RESET_MAX, writer.reset()).await);
@@ -165,7 +175,7 @@ impl Stage {
 }
 
 /// One shard's parts.
-struct Hired<'a> {
+struct Duty<'a> {
     table: Option<&'a TableSpec>,
     at: usize,
     shard: u16,

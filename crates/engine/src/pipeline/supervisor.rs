@@ -298,8 +298,7 @@ impl Supervisor {
         let failed = |text: String| RunEnd::Failed { cause: FailCause::new(codes::START, text), is_final: false };
         let waker = Arc::new(Waker::new());
         let notes: Arc<Mailbox<Note>> = Mailbox::new(waker.clone());
-        let mut crew =
-            Crew { drivers: Vec::new(), wakers: Vec::new(), hands: Hands::default(), letters: None };
+        let mut crew = Crew { drivers: Vec::new(), wakers: Vec::new(), hands: Hands::default(), letters: None };
         let staged = self.build::<S::Lane>(&pipeline.parts, &prepared, &notes, &mut crew).await;
         let (sinks, seats, tables) = match staged {
             Ok(all) => all,

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arrow_array::RecordBatch;
+use arrow_array::cast::AsArray;
+use arrow_array::types::Int64Type;
 use arrow_schema::SchemaRef;
 use landfall_state::StateStore;
 use landfall_types::{ByteSize, Code, Place};
@@ -17,8 +19,8 @@ use crate::contract::{
 use crate::sight::TableStatus;
 use crate::testing::{MemoryLetters, MemoryTable, TableSource};
 use crate::{
-    Backoff, ChainParts, Ending, NullSink, OnError, OnErrors, PipelineOptions, PipelineState, RetryOptions, SinkOptions,
-    codes,
+    Backoff, ChainParts, Ending, NullSink, OnError, OnErrors, PipelineOptions, PipelineState, RetryOptions,
+    SinkOptions, codes,
 };
 
 const SOON: Duration = Duration::from_secs(20);
@@ -40,7 +42,7 @@ fn options() -> PipelineOptions {
 
 fn sink_options() -> SinkOptions {
     SinkOptions {
-        batch_rows: 1_000,
+        batch_rows: 970,
         batch_bytes: ByteSize::mib(1),
         batch_age: Duration::from_millis(1),
         chunk_target_bytes: ByteSize::kib(16),
@@ -177,8 +179,10 @@ async fn every_table_lands_in_its_own_sink_in_order() {
         }
     }
     assert!(handle.wait_until(&bed.source.ends(), SOON).await, "{:#?}", handle.status());
-    until(&handle, || (1..=3).all(|partition| bed.source.committed(partition) == bed.source.ends().values().next().copied()))
-        .await;
+    until(&handle, || {
+        (1..=3).all(|partition| bed.source.committed(partition) == bed.source.ends().values().next().copied())
+    })
+    .await;
     assert_eq!(bed.source.lanes(), 1, "one lane for all tables");
     finished(handle).await;
     for name in ["a", "b", "c"] {
@@ -247,7 +251,8 @@ async fn a_table_that_never_opened_is_named_at_the_end() {
     bed.table("b").missing(true);
     let handle = bed.run();
     bed.commit(1, 0..50);
-    until(&handle, || bed.table("a").rows().len() == 50 && state_of(&handle, "b") == Some(PipelineState::Blocked)).await;
+    until(&handle, || bed.table("a").rows().len() == 50 && state_of(&handle, "b") == Some(PipelineState::Blocked))
+        .await;
     let report = handle.shutdown(SOON).await;
     assert_eq!(report.ending, Ending::Unfinished, "{report:#?}");
     assert!(report.unfinished.iter().all(|range| range.partition == 2 && range.cause.contains("table `b`")));
@@ -293,7 +298,10 @@ async fn one_bad_table_leaves_the_others_streaming() {
     assert_eq!((balance.dead_lettered, balance.delivered, balance.ok), (1, 200, true));
     let letters = bed.letters.letters();
     let [letter] = letters.as_slice() else { panic!("one letter: {letters:?}") };
-    assert_eq!((letter.stage, letter.code, letter.record.payload.as_ref()), (Stage::Decode, Code::new("PG", 401), &br#"{"n":"x"}"#[..]));
+    assert_eq!(
+        (letter.stage, letter.code, letter.record.payload.as_ref()),
+        (Stage::Decode, Code::new("PG", 401), &br#"{"n":"x"}"#[..])
+    );
     assert_eq!((letter.record.offset.0, letter.record.within), (5_000, 1), "its place names it");
     assert!(bed.table("b").rows().is_empty());
     let report = handle.shutdown(Duration::from_secs(2)).await;
@@ -323,6 +331,8 @@ async fn a_new_shape_reaches_the_sink_before_its_first_row() {
     assert!(handle.wait_until(&bed.source.ends(), SOON).await, "{:#?}", handle.status());
     assert_eq!(status(&handle, "a").shape, 2);
     finished(handle).await;
+    let refused = bed.source.refused();
+    assert!(matches!(refused.as_slice(), [(1, Some(why)), (1, None)] if why.contains("re-sync")), "{refused:?}");
     let seen = bed.table("a").seen();
     assert!(seen.iter().all(|batch| batch.was_told), "{seen:#?}");
     assert_eq!(bed.table("a").values("n"), numbers(0..600));
@@ -334,7 +344,8 @@ async fn a_new_shape_reaches_the_sink_before_its_first_row() {
 async fn no_sealed_batch_joins_two_shapes() {
     let bed = Bed::new(&["a"]);
     for shape in 2..=12 {
-        let names: Vec<String> = (0..shape).map(|column| if column == 0 { "n".into() } else { format!("c{column}") }).collect();
+        let names: Vec<String> =
+            (0..shape).map(|column| if column == 0 { "n".into() } else { format!("c{column}") }).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         bed.source.shape(1, shape, &names);
     }
@@ -469,6 +480,48 @@ async fn a_row_that_fails_its_table_stops_no_other() {
     let report = handle.shutdown(Duration::from_secs(2)).await;
     assert!(report.balance.values().all(|balance| balance.ok), "{report:#?}");
     assert_eq!((bed.table("a").doubles(), bed.table("b").doubles()), (0, 0));
+}
+
+/// Panics over some values.
+struct Touchy;
+
+impl Transform for Touchy {
+    fn plan(&self, input: &SchemaRef) -> Result<SchemaRef, PlanError> {
+        Ok(input.clone())
+    }
+
+    fn apply(&mut self, rows: RecordBatch, _bad: &mut RowErrors) -> Result<RecordBatch, EngineError> {
+        let values = rows.column(0).as_primitive::<Int64Type>();
+        assert!(values.values().iter().all(|value| value % 100 != 42), "a value that panics");
+        Ok(rows)
+    }
+}
+
+/// Catches a row that panics its table's chain and takes its batch, its table or the lane along (E61, I13).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_that_panics_a_tables_chain_ends_as_a_dead_letter() {
+    let bed = Bed::new(&["a", "b"]);
+    let chain: TableChainFactory = Arc::new(|spec: &TableSpec| {
+        let touchy = (spec.name.as_ref() == "a").then(|| Box::new(Touchy) as Box<dyn Transform>);
+        Ok(ChainParts {
+            decoder: Box::new(TableDecoder::new(spec.schema.clone())),
+            transforms: touchy.into_iter().collect(),
+            wanted: Wanted::default(),
+        })
+    });
+    let handle = bed.start(bed.pipeline(chain));
+    bed.commit(1, 0..300);
+    bed.commit(2, 0..300);
+    assert!(handle.wait_until(&bed.source.ends(), SOON).await, "{:#?}", handle.status());
+    let balance = status(&handle, "a").balance["lake"];
+    assert_eq!((balance.dead_lettered, balance.delivered, balance.returned), (3, 297, 0));
+    finished(handle).await;
+    assert_eq!(bed.table("a").values("n"), (0..300).filter(|n| n % 100 != 42).collect::<Vec<_>>());
+    assert_eq!(bed.table("b").values("n"), numbers(0..300));
+    let letters = bed.letters.letters();
+    assert!(letters.iter().all(|letter| letter.code == codes::PANIC && letter.text.contains("a value that panics")));
+    let first = String::from_utf8(letters[0].record.payload.to_vec()).expect("JSON");
+    assert!(first.contains(r#""n":"42""#) && first.contains(r#""_op":"i""#) && !first.contains("__"), "{first}");
 }
 
 /// Catches a plan of tables that leaves one out, or memory that grows with tables past what was allowed (E94).

@@ -142,4 +142,3 @@ fn shrink(options: &SinkOptions, pipeline: &PipelineOptions, ratio: f64) -> Sink
         ..options.clone()
     }
 }
-

@@ -8,9 +8,9 @@ use landfall_types::{Epoch, Offset, PartitionId, Place, Timestamp};
 use proptest::prelude::*;
 
 use super::{Chunk, Full, Segment, ShardQueue, ShareLimits, compacted};
-use crate::source_rows::SourceRows;
 use crate::contract::{Covered, SinkId};
 use crate::core::{Harvester, Wake, Waker, ring};
+use crate::source_rows::SourceRows;
 
 /// A segment of rows with these offsets, of a slice with the source offsets `0..source`.
 fn segment(offsets: &[u64], source: u64, bytes: usize) -> (Segment, Harvester) {

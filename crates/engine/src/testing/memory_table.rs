@@ -172,12 +172,7 @@ impl Sink for MemoryTable {
         })
     }
 
-    fn reshape<'a>(
-        &'a self,
-        shape: u32,
-        plan: &'a SinkPlan,
-        _: &'a PlanCx,
-    ) -> BoxFuture<'a, Result<(), SinkError>> {
+    fn reshape<'a>(&'a self, shape: u32, plan: &'a SinkPlan, _: &'a PlanCx) -> BoxFuture<'a, Result<(), SinkError>> {
         Box::pin(async move {
             let mut inside = self.inside.lock();
             if inside.refuses_shapes {

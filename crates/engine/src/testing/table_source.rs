@@ -16,11 +16,11 @@ use bytes::Bytes;
 use landfall_types::{Code, Epoch, PartitionId, Place};
 use parking_lot::Mutex;
 
-use crate::PollCx;
 use crate::contract::{
     BadRow, CopyMark, LaneId, LaneWaker, PlanError, PollLimit, Polled, Source, SourceCx, SourceError, SourceEvent,
     SourceLane, SourcePlan, SourceProfile, TableId, TableNote, TableRows, TableSpec, columns,
 };
+use crate::{FailCause, PollCx};
 
 /// What one row is.
 #[derive(Clone, Debug)]
@@ -62,13 +62,13 @@ struct Inside {
     events: Vec<SourceEvent>,
     wakers: Vec<LaneWaker>,
     refuses_joins_below: BTreeMap<PartitionId, Place>,
+    refused: Vec<(u32, Option<String>)>,
 }
 
 /// See the module. Clones share everything.
 #[derive(Clone, Default)]
 pub struct TableSource {
     inside: Arc<Mutex<Inside>>,
-    is_told: bool,
 }
 
 /// The schema of a shape: bigint columns, nullable but for the first, then those of every change.
@@ -129,11 +129,8 @@ impl TableSource {
 
     /// A transaction that commits at `at` and ends at `end`, cut into batches of so many rows.
     pub fn transaction(&self, partition: u32, shape: u32, at: u64, end: u64, rows: &[Vec<i64>], per_batch: usize) {
-        let rows: Vec<(Place, Row)> = rows
-            .iter()
-            .zip(1u64..)
-            .map(|(values, within)| (Place { at, within }, Row::Good(values.clone())))
-            .collect();
+        let rows: Vec<(Place, Row)> =
+            rows.iter().zip(1u64..).map(|(values, within)| (Place { at, within }, Row::Good(values.clone()))).collect();
         self.batches(partition, shape, rows, Place { at: end, within: 0 }, per_batch, |_, _| CopyMark::None);
     }
 
@@ -213,6 +210,11 @@ impl TableSource {
         self.inside.lock().joined.clone()
     }
 
+    /// What it was told of tables that are refused, and of those that are so no more, in order.
+    pub fn refused(&self) -> Vec<(u32, Option<String>)> {
+        self.inside.lock().refused.clone()
+    }
+
     /// How many lanes were opened.
     pub fn lanes(&self) -> u32 {
         self.inside.lock().lanes
@@ -246,8 +248,11 @@ impl Source for TableSource {
         self.inside.lock().partitions.get(&partition).map(|known| TableId(known.table))
     }
 
+    fn table_refused(&mut self, table: TableId, cause: Option<&FailCause>) {
+        self.inside.lock().refused.push((table.0, cause.map(|cause| cause.text.to_string())));
+    }
+
     fn open(&mut self, cx: SourceCx) -> Result<(), SourceError> {
-        self.is_told = false;
         let specs = self.specs();
         let mut inside = self.inside.lock();
         inside.wakers = vec![cx.waker];
