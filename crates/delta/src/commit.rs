@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use deltalake_core::kernel::transaction::{CommitData, TransactionError};
-use deltalake_core::kernel::{Action, Transaction};
+use deltalake_core::kernel::{Action, Remove, Transaction};
 use deltalake_core::logstore::{CommitOrBytes, LogStoreRef};
 use deltalake_core::protocol::{DeltaOperation, SaveMode};
 use landfall_engine::contract::{Positions, SinkError};
@@ -21,7 +21,10 @@ use serde_json::json;
 use crate::code::{self, DeltaError};
 use crate::group::{Sealed, Spans};
 use crate::layout::Layout;
+use crate::listing::copied_files;
 use crate::options::DeltaOptions;
+use crate::protocol::Metadata;
+use crate::shape::Shape;
 use crate::table::{AppIds, Table, txn_version};
 use crate::turn::Slot;
 
@@ -114,8 +117,7 @@ pub(crate) struct Committer {
     pub(crate) app_ids: AppIds,
     pub(crate) pipeline: String,
     pub(crate) table_id: String,
-    pub(crate) rows: arrow_schema::SchemaRef,
-    pub(crate) layout: Layout,
+    pub(crate) partition_names: Vec<String>,
     pub(crate) options: DeltaOptions,
     pub(crate) clock: Arc<dyn Clock>,
 }
@@ -127,18 +129,24 @@ impl Committer {
         let mut transactions = Vec::new();
         let updated = self.clock.now().0 / 1_000;
         for (partition, span) in &sealed.taken.spans {
-            let version = txn_version(*partition, span.end).map_err(CommitFailure::Dropped)?;
+            let version = |half: u64| txn_version(*partition, span.end, half).map_err(CommitFailure::Dropped);
+            let (at, within) = (version(span.end.at)?, version(span.end.within)?);
             // The table's position of an empty range would not move: no Txn.
             if span.start != span.end {
                 let app_id = self.app_ids.name(*partition);
-                transactions.push(Transaction::new_with_last_update(app_id, version, Some(updated)));
+                transactions.push(Transaction::new_with_last_update(app_id, at, Some(updated)));
+            }
+            if span.start != span.end && within > 0 {
+                // It ends inside a transaction: a replay skips what lies below (E129).
+                let app_id = self.app_ids.name_inside(*partition, span.end.at);
+                transactions.push(Transaction::new_with_last_update(app_id, within, Some(updated)));
             }
         }
         let mut turn = self.table.take().await;
         let mut conflicts = 0;
         loop {
             let table = self.newest(&mut turn).await.map_err(CommitFailure::Kept)?;
-            let layout = self.judge(table).map_err(CommitFailure::Kept)?;
+            let metadata = self.judge(table, &sealed.taken.shapes).map_err(CommitFailure::Kept)?;
             match stand(table.positions(), &sealed.taken.spans, ours) {
                 Standing::Absent => {}
                 Standing::Held => {
@@ -152,8 +160,11 @@ impl Committer {
                 Standing::Foreign(partitions) => return Err(self.superseded(sealed, table, partitions)),
             }
             let next = table.version + 1;
-            let metadata = layout.evolved(table).map_err(CommitFailure::Kept)?;
-            let bytes = self.bytes(sealed, metadata.as_ref(), &transactions).map_err(CommitFailure::Kept)?;
+            let removes = match sealed.taken.begins {
+                Some(copy) => self.left_behind(table, copy).await.map_err(CommitFailure::Kept)?,
+                None => Vec::new(),
+            };
+            let bytes = self.bytes(sealed, metadata.as_ref(), removes, &transactions).map_err(CommitFailure::Kept)?;
             let entry = CommitOrBytes::LogBytes(bytes.clone());
             match self.log.write_commit_entry(next, entry, uuid::Uuid::new_v4()).await {
                 Ok(()) => {
@@ -192,8 +203,9 @@ impl Committer {
         held.as_mut().ok_or_else(|| DeltaError::Missing { path: self.log.root_url().to_string() })
     }
 
-    /// The table is the one that was planned for, whatever others did to it (E132).
-    fn judge(&self, table: &Table) -> Result<Layout, DeltaError> {
+    /// The table is the one that was planned for, whatever others did to it (E132). The metadata that it gets with the
+    /// shapes of a group, where they have columns that it has not.
+    fn judge(&self, table: &Table, shapes: &[Arc<Shape>]) -> Result<Option<Metadata>, DeltaError> {
         if table.metadata.id != self.table_id {
             return Err(DeltaError::Replaced {
                 path: self.log.root_url().to_string(),
@@ -201,16 +213,47 @@ impl Committer {
                 found: table.metadata.id.clone(),
             });
         }
-        let layout = Layout::of_table(&self.rows, table, &self.options)?;
-        if !layout.writes_like(&self.layout) {
+        let mut becomes = table.clone();
+        let mut metadata = None;
+        for shape in shapes {
+            let layout = Layout::of_table(&shape.rows, &becomes, &self.options)?;
+            if !layout.writes_like(&shape.layout) {
+                return Err(DeltaError::Schema {
+                    text: format!(
+                        "the schema of the table at `{}` was changed since the pipeline planned for it: restart the \
+                         pipeline",
+                        self.log.root_url()
+                    ),
+                });
+            }
+            if let Some(evolved) = layout.evolved(&becomes)? {
+                becomes.metadata = evolved.clone();
+                metadata = Some(evolved);
+            }
+        }
+        Ok(metadata)
+    }
+
+    /// Files of copies other than the one at this position: what an interrupted copy left (E129). Found by their
+    /// statistics; a file that also holds anything else is not one of them.
+    async fn left_behind(&self, table: &Table, copy: u64) -> Result<Vec<Action>, DeltaError> {
+        let stale = copied_files(&self.log, table.version, copy).await?;
+        if !stale.is_empty() && table.metadata.property("delta.appendOnly") == Some("true") {
             return Err(DeltaError::Schema {
                 text: format!(
-                    "the schema of the table at `{}` was changed since the pipeline planned for it: restart the pipeline",
-                    self.log.root_url()
+                    "the table at `{}` holds {} files of a copy that did not end, and `delta.appendOnly` keeps them: unset \
+                     it, or re-sync into a new table",
+                    self.log.root_url(),
+                    stale.len()
                 ),
             });
         }
-        Ok(layout)
+        let deleted = self.clock.now().0 / 1_000;
+        let gone = |mut remove: Remove| {
+            remove.deletion_timestamp = Some(deleted);
+            Action::Remove(remove)
+        };
+        Ok(stale.into_iter().map(gone).collect())
     }
 
     fn superseded(&self, sealed: &Sealed, table: &Table, partitions: Vec<PartitionId>) -> CommitFailure {
@@ -231,7 +274,8 @@ impl Committer {
     fn bytes(
         &self,
         sealed: &Sealed,
-        metadata: Option<&crate::protocol::Metadata>,
+        metadata: Option<&Metadata>,
+        removes: Vec<Action>,
         transactions: &[Transaction],
     ) -> Result<bytes::Bytes, DeltaError> {
         let unreadable = |error: String| DeltaError::unreadable("writing a commit", error);
@@ -240,12 +284,13 @@ impl Committer {
             let metadata = serde_json::from_value(metadata.json()).map_err(|error| unreadable(error.to_string()))?;
             actions.push(Action::Metadata(metadata));
         }
+        actions.extend(removes);
         actions.extend(sealed.adds.iter().cloned().map(Action::Add));
         let ranges: serde_json::Map<String, serde_json::Value> = sealed
             .taken
             .spans
             .iter()
-            .map(|(partition, span)| (partition.to_string(), json!([span.start.at, span.end.at])))
+            .map(|(partition, span)| (partition.to_string(), json!([place(span.start), place(span.end)])))
             .collect();
         let first = sealed.taken.batches.first().map(ToString::to_string);
         let landfall = json!({
@@ -255,7 +300,7 @@ impl Committer {
             "rows": sealed.taken.rows,
             "ranges": ranges,
         });
-        let names = self.layout.partition_names();
+        let names = self.partition_names.clone();
         let operation = DeltaOperation::Write {
             mode: SaveMode::Append,
             partition_by: (!names.is_empty()).then_some(names),
@@ -266,6 +311,11 @@ impl Committer {
             .get_bytes()
             .map_err(|error| unreadable(error.to_string()))
     }
+}
+
+/// A place as a commit says it: a number, or `at/within`.
+fn place(place: Place) -> serde_json::Value {
+    if place.within == 0 { json!(place.at) } else { json!(place.to_string()) }
 }
 
 /// Two writers that met once should not meet again.

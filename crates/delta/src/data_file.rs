@@ -26,6 +26,7 @@ use tokio::io::AsyncWriteExt;
 
 use crate::options::{Compression, DeltaOptions, UPLOAD_PART_BYTES};
 use crate::partition::PartitionValue;
+use crate::shape::Shape;
 use crate::statistics;
 
 /// At most this many rows, or about this much memory, are encoded between two looks at a row group's size.
@@ -79,6 +80,9 @@ impl AsyncFileWriter for Parts {
 
 /// See the module.
 pub(crate) struct DataFile {
+    pub(crate) shape: Arc<Shape>,
+    /// Of copied rows, not of streamed ones.
+    pub(crate) is_copied: bool,
     pub(crate) value: PartitionValue,
     path: String,
     rows: u64,
@@ -87,7 +91,8 @@ pub(crate) struct DataFile {
 
 impl DataFile {
     /// Opens a file for a partition value. Nothing is stored before the first part is full.
-    pub(crate) fn open(files: &DataFiles, value: PartitionValue) -> Result<DataFile, ParquetError> {
+    pub(crate) fn open(shape: &Arc<Shape>, is_copied: bool, value: PartitionValue) -> Result<DataFile, ParquetError> {
+        let files = &shape.files;
         // The name carries no value: values may hold any character, and readers take them from the log.
         let path = format!("part-{}.parquet", uuid::Uuid::now_v7());
         let buffer = BufWriter::with_capacity(files.store.clone(), Path::from(path.as_str()), UPLOAD_PART_BYTES)
@@ -97,11 +102,11 @@ impl DataFile {
             // How our Arrow columns looked in memory is nobody's business: other files of the table differ.
             .with_skip_arrow_metadata(true);
         let writer = AsyncArrowWriter::try_new_with_options(Parts { buffer }, files.schema.clone(), options)?;
-        Ok(DataFile { value, path, rows: 0, writer })
+        Ok(DataFile { shape: shape.clone(), is_copied, value, path, rows: 0, writer })
     }
 
     /// Encodes rows; row groups that are full go to the store.
-    pub(crate) async fn append(&mut self, files: &DataFiles, rows: &RecordBatch) -> Result<(), ParquetError> {
+    pub(crate) async fn append(&mut self, rows: &RecordBatch) -> Result<(), ParquetError> {
         let total = rows.num_rows();
         let row_bytes = (rows.get_array_memory_size() / total.max(1)).max(1);
         let step = (SLICE_BYTES / row_bytes).clamp(1, SLICE_ROWS);
@@ -111,7 +116,7 @@ impl DataFile {
             self.writer.write(&slice).await?;
             self.rows += slice.num_rows() as u64;
             at += slice.num_rows();
-            if self.writer.memory_size() >= files.row_group_bytes {
+            if self.writer.memory_size() >= self.shape.files.row_group_bytes {
                 self.writer.flush().await?;
             }
         }
@@ -129,7 +134,8 @@ impl DataFile {
     }
 
     /// Completes the file: it is on stable storage when this answers.
-    pub(crate) async fn close(mut self, files: &DataFiles) -> Result<Add, ParquetError> {
+    pub(crate) async fn close(mut self) -> Result<Add, ParquetError> {
+        let files = &self.shape.files;
         let metadata = self.writer.finish().await?;
         let size = i64::try_from(self.writer.bytes_written())
             .map_err(|_| ParquetError::General("a data file is over 2^63 bytes".into()))?;

@@ -5,17 +5,18 @@
 //! on taking batches without writing them, until the barrier names them all and the engine reads them again (E130).
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 use deltalake_core::kernel::Add;
-use landfall_engine::contract::{CommitId, Covered, Positions};
+use landfall_engine::contract::{CommitId, CopyMark, Covered, Positions, TableNote};
 use landfall_types::{Epoch, PartitionId, Place};
 use object_store::ObjectStoreExt;
 use object_store::path::Path;
 
 use crate::data_file::{DataFile, DataFiles};
-use crate::layout::Layout;
-use crate::partition::split;
+use crate::partition::{PartitionValue, split};
+use crate::shape::{Shape, apart};
 
 /// The source range of a partition that a group stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,15 +30,24 @@ pub(crate) struct Span {
 pub(crate) type Spans = BTreeMap<PartitionId, Span>;
 
 /// What a group took in, whether its files are open or not.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Taken {
     /// In the order they came.
     pub(crate) batches: Vec<CommitId>,
     pub(crate) rows: u64,
     pub(crate) spans: Spans,
+    /// The shapes of its files, in the order they came.
+    pub(crate) shapes: Vec<Arc<Shape>>,
+    /// A copy at this commit position begins with it: what copies of another one left is to go (P56).
+    pub(crate) begins: Option<u64>,
 }
 
 impl Taken {
+    /// Whether it ends inside a transaction or a copy.
+    pub(crate) fn is_inside(&self) -> bool {
+        self.spans.values().any(|span| span.end.within > 0)
+    }
+
     /// The ends, as positions. An empty range has none.
     pub(crate) fn ends(&self) -> Positions {
         let moved = self.spans.iter().filter(|(_, span)| span.start != span.end);
@@ -46,7 +56,6 @@ impl Taken {
 }
 
 /// A group whose files are complete; only the commit is missing. It never changes again.
-#[derive(Debug)]
 pub(crate) struct Sealed {
     pub(crate) taken: Taken,
     pub(crate) adds: Vec<Add>,
@@ -76,6 +85,18 @@ pub(crate) struct Held {
 impl Group {
     pub(crate) fn is_empty(&self) -> bool {
         self.taken.batches.is_empty()
+    }
+
+    /// Whether it ends inside a transaction or a copy, whose end is worth a wait (E129).
+    pub(crate) fn is_inside(&self) -> bool {
+        self.taken.is_inside()
+    }
+
+    /// A copy begins with what is taken next.
+    pub(crate) fn begins(&mut self, note: Option<TableNote>) {
+        if let Some(TableNote { copy: CopyMark::Begins(place), .. }) = note {
+            self.taken.begins = Some(place.at);
+        }
     }
 
     /// Why the group cannot be completed any more.
@@ -155,20 +176,19 @@ impl Group {
 
     /// Writes rows into the open files of their partition values. Returns how many files were closed early, because more
     /// values came than `max_open_files`.
-    pub(crate) async fn append(
-        &mut self,
-        files: &DataFiles,
-        layout: &Layout,
-        parts: &[RecordBatch],
-        max_open_files: usize,
-    ) -> usize {
+    pub(crate) async fn append(&mut self, shape: &Arc<Shape>, parts: &[RecordBatch], max_open_files: usize) -> usize {
         let mut closed_early = 0;
+        if parts.iter().any(|part| part.num_rows() > 0)
+            && !self.taken.shapes.iter().any(|known| Arc::ptr_eq(known, shape))
+        {
+            self.taken.shapes.push(shape.clone());
+        }
         for part in parts {
             if self.lost.is_some() {
                 break;
             }
-            if let Err(why) = self.append_part(files, layout, part, max_open_files, &mut closed_early).await {
-                self.lose(files, why).await;
+            if let Err(why) = self.append_part(shape, part, max_open_files, &mut closed_early).await {
+                self.lose(&shape.files, why).await;
             }
         }
         closed_early
@@ -176,45 +196,61 @@ impl Group {
 
     async fn append_part(
         &mut self,
-        files: &DataFiles,
-        layout: &Layout,
+        shape: &Arc<Shape>,
         part: &RecordBatch,
         max_open_files: usize,
         closed_early: &mut usize,
     ) -> Result<(), String> {
-        let text = |error: parquet::errors::ParquetError| error.to_string();
-        for (value, rows) in split(part, layout, &files.schema).map_err(|error| error.to_string())? {
-            let at = match self.open.iter().position(|file| file.value == value) {
-                Some(at) => at,
-                None => {
-                    if self.open.len() >= max_open_files {
-                        *closed_early += self.open.len();
-                        self.close_files(files).await?;
-                    }
-                    self.open.push(DataFile::open(files, value).map_err(text)?);
-                    self.open.len() - 1
-                }
-            };
-            let Some(file) = self.open.get_mut(at) else { continue };
-            file.append(files, &rows).await.map_err(text)?;
-            if file.size() >= files.target_bytes {
-                let file = self.open.swap_remove(at);
-                self.close_file(files, file).await?;
+        for (rows, is_copied) in apart(part).map_err(|error| error.to_string())? {
+            for (value, rows) in split(&rows, &shape.layout, &shape.files.schema).map_err(|error| error.to_string())? {
+                self.append_rows(shape, is_copied, value, &rows, max_open_files, closed_early).await?;
             }
         }
         Ok(())
     }
 
-    async fn close_file(&mut self, files: &DataFiles, file: DataFile) -> Result<(), String> {
-        let add = file.close(files).await.map_err(|error| error.to_string())?;
+    async fn append_rows(
+        &mut self,
+        shape: &Arc<Shape>,
+        is_copied: bool,
+        value: PartitionValue,
+        rows: &RecordBatch,
+        max_open_files: usize,
+        closed_early: &mut usize,
+    ) -> Result<(), String> {
+        let text = |error: parquet::errors::ParquetError| error.to_string();
+        let is_it =
+            |file: &DataFile| file.value == value && file.is_copied == is_copied && Arc::ptr_eq(&file.shape, shape);
+        let at = match self.open.iter().position(is_it) {
+            Some(at) => at,
+            None => {
+                if self.open.len() >= max_open_files {
+                    *closed_early += self.open.len();
+                    self.close_files().await?;
+                }
+                self.open.push(DataFile::open(shape, is_copied, value).map_err(text)?);
+                self.open.len() - 1
+            }
+        };
+        let Some(file) = self.open.get_mut(at) else { return Ok(()) };
+        file.append(rows).await.map_err(text)?;
+        if file.size() >= shape.files.target_bytes {
+            let file = self.open.swap_remove(at);
+            self.close_file(file).await?;
+        }
+        Ok(())
+    }
+
+    async fn close_file(&mut self, file: DataFile) -> Result<(), String> {
+        let add = file.close().await.map_err(|error| error.to_string())?;
         self.bytes += u64::try_from(add.size).unwrap_or(0);
         self.adds.push(add);
         Ok(())
     }
 
-    async fn close_files(&mut self, files: &DataFiles) -> Result<(), String> {
+    async fn close_files(&mut self) -> Result<(), String> {
         while let Some(file) = self.open.pop() {
-            self.close_file(files, file).await?;
+            self.close_file(file).await?;
         }
         Ok(())
     }
@@ -222,7 +258,7 @@ impl Group {
     /// Completes all files. `Err`: the group is lost, and why.
     pub(crate) async fn seal(mut self, files: &DataFiles) -> Result<Sealed, String> {
         if self.lost.is_none()
-            && let Err(why) = self.close_files(files).await
+            && let Err(why) = self.close_files().await
         {
             self.lose(files, why).await;
         }

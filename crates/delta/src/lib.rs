@@ -20,6 +20,7 @@ mod local_store;
 mod options;
 mod partition;
 mod protocol;
+mod shape;
 mod sink;
 mod statistics;
 mod table;

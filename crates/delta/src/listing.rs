@@ -7,6 +7,9 @@ use std::sync::Arc;
 
 use arrow_schema::SchemaRef;
 use deltalake_core::DeltaTable;
+use deltalake_core::kernel::Remove;
+use deltalake_core::logstore::LogStoreRef;
+use landfall_engine::contract::columns;
 use object_store::local::LocalFileSystem;
 
 use crate::code::DeltaError;
@@ -84,6 +87,42 @@ pub async fn table_files(path: &Path) -> Result<TableFiles, DeltaError> {
         partition_columns,
         files,
     })
+}
+
+/// The bounds of a file's statistics, as far as a copy is known by them.
+#[derive(Default, serde::Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Bounds {
+    min_values: serde_json::Map<String, serde_json::Value>,
+    max_values: serde_json::Map<String, serde_json::Value>,
+}
+
+impl Bounds {
+    fn is_of_other_copy(&self, copy: u64) -> bool {
+        let both = |name: &str| self.min_values.get(name).zip(self.max_values.get(name));
+        let is_copied = both(columns::OP).is_some_and(|(least, most)| least == "s" && most == "s");
+        let is_this_one = both(columns::COMMIT_LSN)
+            .and_then(|(least, most)| least.as_u64().zip(most.as_u64()))
+            .is_none_or(|(least, most)| (least..=most).contains(&copy));
+        is_copied && !is_this_one
+    }
+}
+
+/// What takes the data files of copies other than the one at this commit position out of the table. Every file entry is read, as seldom as a copy begins.
+pub(crate) async fn copied_files(log: &LogStoreRef, version: u64, copy: u64) -> Result<Vec<Remove>, DeltaError> {
+    let reading = || format!("reading the files of `{}`", log.root_url());
+    let mut table = DeltaTable::new(log.clone());
+    table.load_version(version).await.map_err(|error| DeltaError::unavailable(reading(), error))?;
+    let state = table.snapshot().map_err(|error| DeltaError::unreadable(reading(), error))?;
+    let mut found = Vec::new();
+    for file in state.log_data().iter() {
+        let Some(stats) = file.stats() else { continue };
+        let bounds: Bounds = serde_json::from_str(&stats).map_err(|error| DeltaError::unreadable(reading(), error))?;
+        if bounds.is_of_other_copy(copy) {
+            found.push(file.remove_action(true));
+        }
+    }
+    Ok(found)
 }
 
 fn refuse_mapped(metadata: &Metadata) -> Result<(), DeltaError> {

@@ -93,10 +93,20 @@ impl DeltaOptions {
         }
     }
 
+    /// How many files a writer may have open: one without partition columns, two for a table of changes (copied and
+    /// streamed rows).
+    pub(crate) fn open_files(&self, is_partitioned: bool, is_changes: bool) -> usize {
+        match (is_partitioned, is_changes) {
+            (true, _) => self.max_open_files,
+            (false, true) => 2,
+            (false, false) => 1,
+        }
+    }
+
     /// The memory that a writer may hold (X of E126): open files × (2 row groups + 3 upload parts). Without partition
-    /// columns one file is open.
-    pub fn memory_max(&self, is_partitioned: bool) -> ByteSize {
-        let files = if is_partitioned { self.max_open_files as u64 } else { 1 };
+    /// columns one file is open, or two where rows are changes of a table.
+    pub fn memory_max(&self, is_partitioned: bool, is_changes: bool) -> ByteSize {
+        let files = self.open_files(is_partitioned, is_changes) as u64;
         let each = self.row_group_bytes.0.saturating_mul(2).saturating_add(3 * UPLOAD_PART_BYTES as u64);
         ByteSize(files.saturating_mul(each))
     }

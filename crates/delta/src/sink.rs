@@ -32,6 +32,7 @@ use crate::layout::Layout;
 use crate::local_store::LocalStore;
 use crate::options::DeltaOptions;
 use crate::protocol::RETENTION_PROPERTY;
+use crate::shape::{Shape, Shapes, is_changes};
 use crate::statistics::INDEXED_COLUMNS;
 use crate::table::{AppIds, Table, log_store};
 use crate::turn::Slot;
@@ -63,14 +64,24 @@ struct Memory {
     held: Vec<Arc<Mutex<Held>>>,
     /// As the last plan saw it.
     is_partitioned: bool,
+    is_changes: bool,
 }
 
 /// What `open` found out.
 pub(crate) struct Opened {
     pub(crate) committer: Committer,
-    pub(crate) files: DataFiles,
+    pub(crate) shapes: Shapes,
     pub(crate) housekeeping: Housekeeping,
     pub(crate) metrics: Handles,
+}
+
+impl Opened {
+    /// How many files may be open at once.
+    pub(crate) fn max_open_files(&self) -> usize {
+        let first = self.shapes.first();
+        let is_partitioned = !first.layout.partition.is_empty();
+        self.committer.options.open_files(is_partitioned, is_changes(&first.rows))
+    }
 }
 
 /// Metric handles, made once.
@@ -174,7 +185,7 @@ impl DeltaSink {
         let mut notes = Vec::new();
         let layout = match &table {
             Some(table) => {
-                let layout = Layout::of_table(rows, table, options)?;
+                let layout = Layout::of_table(rows, table, options).map_err(|error| resync(error, rows))?;
                 notes.push(format!("delta: appends to the table at `{at}` (version {})", table.version));
                 for field in &layout.added {
                     notes.push(format!("delta: the first commit adds column `{}`", field.name()));
@@ -204,9 +215,13 @@ impl DeltaSink {
                 layout
             }
         };
-        let is_partitioned = !layout.partition.is_empty();
-        shared.memory.lock().is_partitioned = is_partitioned;
-        notes.push(format!("delta: holds up to {} for encoding", options.memory_max(is_partitioned)));
+        let (is_partitioned, is_changes) = (!layout.partition.is_empty(), is_changes(rows));
+        {
+            let mut memory = shared.memory.lock();
+            memory.is_partitioned = is_partitioned;
+            memory.is_changes = is_changes;
+        }
+        notes.push(format!("delta: holds up to {} for encoding", options.memory_max(is_partitioned, is_changes)));
         Ok(SinkPlan { schema: layout.schema.clone(), notes, detail: Box::new(Detail { rows: rows.clone() }) })
     }
 
@@ -222,7 +237,33 @@ impl DeltaSink {
             None if !options.create => return Err(DeltaError::Missing { path: options.path.display().to_string() }),
             None => self.create(&rows, &app_ids).await?,
         };
-        let layout = Layout::of_table(&rows, &table, options)?;
+        let shape = self.shape(rows, &table, plan)?;
+        let pipeline = cx.pipeline.to_string();
+        let identity = SinkIdentity(table.metadata.id.clone());
+        let committer = Committer {
+            log: shared.log.clone(),
+            table: shared.table.clone(),
+            app_ids,
+            pipeline: pipeline.clone(),
+            table_id: table.metadata.id.clone(),
+            partition_names: shape.layout.partition_names(),
+            options: options.clone(),
+            clock: shared.clock.clone(),
+        };
+        let housekeeping = Housekeeping::new(shared.log.clone(), options.checkpoint_every, pipeline.clone());
+        let metrics = Handles::of(&pipeline);
+        let opened = Opened { committer, shapes: Shapes::new(shape), housekeeping, metrics };
+        shared.remember(&table);
+        shared.memory.lock().opened = Some(Arc::new(opened));
+        *shared.table.take().await = Some(table);
+        Ok(identity)
+    }
+
+    /// How rows with these columns are written to the table as it is.
+    fn shape(&self, rows: arrow_schema::SchemaRef, table: &Table, plan: &SinkPlan) -> Result<Shape, DeltaError> {
+        let shared = &self.shared;
+        let options = &shared.options;
+        let layout = Layout::of_table(&rows, table, options).map_err(|error| resync(error, &rows))?;
         if layout.schema != plan.schema {
             return Err(DeltaError::Schema {
                 text: format!(
@@ -231,7 +272,6 @@ impl DeltaSink {
                 ),
             });
         }
-        let pipeline = cx.pipeline.to_string();
         let properties = properties(options).map_err(|error| DeltaError::Option { text: error.to_string() })?;
         let indexed_columns = match table.metadata.property("delta.dataSkippingNumIndexedCols").map(str::parse::<i64>) {
             Some(Ok(all)) if all < 0 => usize::MAX,
@@ -248,25 +288,24 @@ impl DeltaSink {
             target_bytes: options.target_file_size.as_usize(),
             indexed_columns,
         };
-        let identity = SinkIdentity(table.metadata.id.clone());
-        let committer = Committer {
-            log: shared.log.clone(),
-            table: shared.table.clone(),
-            app_ids,
-            pipeline: pipeline.clone(),
-            table_id: table.metadata.id.clone(),
-            rows,
-            layout,
-            options: options.clone(),
-            clock: shared.clock.clone(),
-        };
-        let housekeeping = Housekeeping::new(shared.log.clone(), options.checkpoint_every, pipeline.clone());
-        let metrics = Handles::of(&pipeline);
-        let opened = Opened { committer, files, housekeeping, metrics };
-        shared.remember(&table);
-        shared.memory.lock().opened = Some(Arc::new(opened));
-        *shared.table.take().await = Some(table);
-        Ok(identity)
+        Ok(Shape { rows, layout, files })
+    }
+
+    /// Another shape of the table: its new columns enter the table with its first rows (E132).
+    async fn reshape_for(&self, number: u32, plan: &SinkPlan, cx: &PlanCx) -> Result<(), DeltaError> {
+        let shared = &self.shared;
+        let unplanned =
+            || DeltaError::Option { text: "this plan was not made by the Delta sink it is given to".into() };
+        let rows = plan.detail.downcast_ref::<Detail>().map(|detail| detail.rows.clone()).ok_or_else(unplanned)?;
+        let opened = shared.memory.lock().opened.clone();
+        let at = options_path(&shared.options);
+        let opened =
+            opened.ok_or_else(|| DeltaError::unavailable(format!("reshaping `{at}`"), "the sink is not open"))?;
+        let table = Table::load(&shared.log, &AppIds::of(&cx.pipeline, &cx.source)).await?;
+        let table = table.ok_or(DeltaError::Missing { path: at })?;
+        let shape = self.shape(rows, &table, plan)?;
+        opened.shapes.add(number, shape);
+        Ok(())
     }
 
     async fn create(&self, rows: &arrow_schema::SchemaRef, app_ids: &AppIds) -> Result<Table, DeltaError> {
@@ -323,6 +362,20 @@ impl DeltaSink {
             *held = Some(table);
         }
         Ok(positions)
+    }
+}
+
+fn options_path(options: &DeltaOptions) -> String {
+    options.path.display().to_string()
+}
+
+/// A change that the table cannot take as it is: for a table of changes there is one more way out.
+fn resync(error: DeltaError, rows: &arrow_schema::Schema) -> DeltaError {
+    match error {
+        DeltaError::Schema { text } if is_changes(rows) => DeltaError::Schema {
+            text: format!("{text}; or re-sync the table into a new one (a column's type is never widened in place)"),
+        },
+        other => other,
     }
 }
 
@@ -406,6 +459,10 @@ impl Sink for DeltaSink {
         Box::pin(async move { self.positions(cx).await.map_err(DeltaError::into_sink) })
     }
 
+    fn reshape<'a>(&'a self, shape: u32, plan: &'a SinkPlan, cx: &'a PlanCx) -> BoxFuture<'a, Result<(), SinkError>> {
+        Box::pin(async move { self.reshape_for(shape, plan, cx).await.map_err(DeltaError::into_sink) })
+    }
+
     fn writer(&self, shard: ShardId) -> Arc<dyn ShardWriter> {
         Arc::new(DeltaWriter::new(shard, self.shared.clone()))
     }
@@ -420,8 +477,11 @@ impl Sink for DeltaSink {
     }
 
     fn writer_bytes(&self) -> u64 {
-        let is_partitioned = self.shared.memory.lock().is_partitioned;
-        self.shared.options.memory_max(is_partitioned || !self.shared.options.partition_by.is_empty()).0
+        let (is_partitioned, is_changes) = {
+            let memory = self.shared.memory.lock();
+            (memory.is_partitioned, memory.is_changes)
+        };
+        self.shared.options.memory_max(is_partitioned || !self.shared.options.partition_by.is_empty(), is_changes).0
     }
 
     fn report(&self) -> serde_json::Value {

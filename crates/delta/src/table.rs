@@ -20,7 +20,7 @@ use deltalake_core::kernel::StructType;
 use deltalake_core::kernel::engine::arrow_conversion::TryIntoArrow;
 use deltalake_core::logstore::{LogStore, LogStoreRef, StorageConfig, logstore_with};
 use landfall_engine::contract::{PipelineId, Positions};
-use landfall_types::{Offset, PartitionId, Place};
+use landfall_types::{PartitionId, Place};
 use object_store::ObjectStore;
 use serde::Deserialize;
 use serde_json::Value;
@@ -28,7 +28,8 @@ use serde_json::Value;
 use crate::code::DeltaError;
 use crate::protocol::{Metadata, Protocol};
 
-/// What the app ids of a pipeline and a source begin with; the partition's number follows (E127).
+/// What the app ids of a pipeline and a source begin with; the partition's number follows (E127), and for a place inside a
+/// transaction its commit position (E129).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AppIds {
     prefix: String,
@@ -43,16 +44,54 @@ impl AppIds {
         format!("{}{partition}", self.prefix)
     }
 
-    fn partition(&self, app_id: &str) -> Option<PartitionId> {
-        let number = app_id.strip_prefix(self.prefix.as_str())?;
-        let partition = number.parse().ok()?;
-        // `+1` and `01` parse too, but are names of something else.
-        (partition_text(partition) == number).then_some(PartitionId(partition))
+    /// The app id under which a commit says how far inside `at` it ends (E129).
+    pub(crate) fn name_inside(&self, partition: PartitionId, at: u64) -> String {
+        format!("{}{partition}:{at}", self.prefix)
+    }
+
+    /// The partition of an app id of ours, and the `at` that it speaks of the inside of.
+    fn parse(&self, app_id: &str) -> Option<(PartitionId, Option<u64>)> {
+        let rest = app_id.strip_prefix(self.prefix.as_str())?;
+        let (number, inside) = match rest.split_once(':') {
+            Some((number, at)) => (number, Some(canonical::<u64>(at)?)),
+            None => (rest, None),
+        };
+        Some((PartitionId(canonical(number)?), inside))
     }
 }
 
-fn partition_text(partition: u32) -> String {
-    partition.to_string()
+/// A number in the one form that we write: `+1` and `01` parse too, but are names of something else.
+fn canonical<N: std::str::FromStr + ToString>(text: &str) -> Option<N> {
+    text.parse().ok().filter(|number: &N| number.to_string() == text)
+}
+
+/// Txn of ours on the way to positions: where each partition ends, and how far inside.
+#[derive(Default)]
+struct Txns {
+    ends: BTreeMap<PartitionId, u64>,
+    inside: BTreeMap<(PartitionId, u64), u64>,
+}
+
+impl Txns {
+    /// The first of an app id counts.
+    fn add(&mut self, ids: &AppIds, app_id: &str, version: i64) -> Result<(), String> {
+        let Some((partition, inside)) = ids.parse(app_id) else { return Ok(()) };
+        let version =
+            u64::try_from(version).map_err(|_| format!("a Txn of ours has version {version}, which is no offset"))?;
+        match inside {
+            None => self.ends.entry(partition).or_insert(version),
+            Some(at) => self.inside.entry((partition, at)).or_insert(version),
+        };
+        Ok(())
+    }
+
+    fn positions(&self) -> Positions {
+        let within = |partition: PartitionId, at: u64| self.inside.get(&(partition, at)).copied().unwrap_or(0);
+        self.ends
+            .iter()
+            .map(|(partition, at)| (*partition, Place { at: *at, within: within(*partition, *at) }))
+            .collect()
+    }
 }
 
 /// The log store over a table's directory: everything goes through `store`, checkpoints included.
@@ -114,20 +153,15 @@ impl Table {
             let metadata = Metadata::read(json(serde_json::to_value(configuration.metadata()))?)?;
             let protocol = json(serde_json::to_value(configuration.protocol()))?;
             let protocol = serde_json::from_value(protocol).map_err(|error| error.to_string())?;
-            let mut positions = BTreeMap::new();
+            let mut txns = Txns::default();
             let batches = snapshot.log_segment().read_actions(engine.as_ref(), LOG_TXN_SCHEMA.clone()).map_err(text)?;
             for batch in batches {
                 let actions = batch.map_err(text)?.actions;
                 let actions = ArrowEngineData::try_from_engine_data(actions).map_err(text)?;
                 // Newest first, so the first of an app id is the one that counts.
-                read_txns(actions.record_batch(), |app_id, version| {
-                    if let Some(partition) = ids.partition(app_id) {
-                        positions.entry(partition).or_insert(version);
-                    }
-                })?;
+                read_txns(actions.record_batch(), |app_id, version| txns.add(&ids, app_id, version))?;
             }
-            let positions = positions.into_iter().map(|(partition, version)| Ok((partition, place(version)?)));
-            let positions = positions.collect::<Result<Positions, String>>()?;
+            let positions = txns.positions();
             Ok(Table { version: snapshot.version(), protocol, metadata, positions, app_ids: ids, entry: None })
         };
         let mut table = match tokio::task::spawn_blocking(replay).await {
@@ -169,18 +203,16 @@ impl Table {
     }
 
     fn apply(&mut self, version: u64, commit: &[u8]) -> Result<(), String> {
-        let mut positions = BTreeMap::new();
+        let mut txns = Txns::default();
         let (mut metadata, mut protocol) = (None, None);
         for (number, line) in commit.split(|byte| *byte == b'\n').enumerate() {
             if line.iter().all(u8::is_ascii_whitespace) {
                 continue;
             }
             let line: Line = serde_json::from_slice(line).map_err(|error| format!("line {}: {error}", number + 1))?;
-            if let Some(txn) = line.txn
-                && let Some(partition) = self.app_ids.partition(&txn.app_id)
-            {
+            if let Some(txn) = line.txn {
                 // Two of one app id read back as the first (T3).
-                positions.entry(partition).or_insert(place(txn.version)?);
+                txns.add(&self.app_ids, &txn.app_id, txn.version)?;
             }
             if let Some(value) = line.metadata {
                 metadata = Some(Metadata::read(value)?);
@@ -188,7 +220,7 @@ impl Table {
             protocol = line.protocol.or(protocol);
         }
         // Nothing is taken over before the whole commit was understood.
-        self.positions.extend(positions);
+        self.positions.extend(txns.positions());
         self.metadata = metadata.unwrap_or_else(|| self.metadata.clone());
         self.protocol = protocol.unwrap_or_else(|| self.protocol.clone());
         self.version = version;
@@ -237,22 +269,17 @@ fn hash(commit: &[u8]) -> u64 {
     hasher.finish()
 }
 
-fn place(version: i64) -> Result<Place, String> {
-    let at = u64::try_from(version).map_err(|_| format!("a Txn of ours has version {version}, which is no offset"))?;
-    Ok(Place::of(Offset(at)))
+/// The version that stands for one half of a place (E127, E129).
+pub(crate) fn txn_version(partition: PartitionId, end: Place, half: u64) -> Result<i64, DeltaError> {
+    i64::try_from(half).map_err(|_| DeltaError::Place {
+        text: format!("partition {partition} ends at {end}, which is no transaction version (0 to {})", i64::MAX),
+    })
 }
 
-/// The version that stands for a place (E127): record sources only, whose `within` is always 0.
-pub(crate) fn txn_version(partition: PartitionId, end: Place) -> Result<i64, DeltaError> {
-    match i64::try_from(end.at) {
-        Ok(version) if end.within == 0 => Ok(version),
-        _ => Err(DeltaError::Place {
-            text: format!("partition {partition} ends at {end}, which is no transaction version (0 to {})", i64::MAX),
-        }),
-    }
-}
-
-fn read_txns(batch: &arrow_array::RecordBatch, mut found: impl FnMut(&str, i64)) -> Result<(), String> {
+fn read_txns(
+    batch: &arrow_array::RecordBatch,
+    mut found: impl FnMut(&str, i64) -> Result<(), String>,
+) -> Result<(), String> {
     let txn = batch.column_by_name("txn").and_then(|column| column.as_any().downcast_ref::<StructArray>());
     let txn = txn.ok_or("the log's replay has no `txn` column")?;
     let app_ids = txn.column_by_name("appId").and_then(|column| column.as_string_opt::<i32>());
@@ -262,8 +289,11 @@ fn read_txns(batch: &arrow_array::RecordBatch, mut found: impl FnMut(&str, i64))
     };
     for row in 0..txn.len() {
         if txn.is_valid(row) && app_ids.is_valid(row) && versions.is_valid(row) {
-            found(app_ids.value(row), versions.value(row));
+            found(app_ids.value(row), versions.value(row))?;
         }
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -48,6 +48,7 @@ pub(crate) struct DeltaWriter {
     shared: Arc<Shared>,
     slot: Arc<Slot<Shard>>,
     full: Arc<AtomicBool>,
+    inside: Arc<AtomicBool>,
     held: Arc<Mutex<Held>>,
 }
 
@@ -60,7 +61,7 @@ impl DeltaWriter {
     pub(crate) fn new(shard: ShardId, shared: Arc<Shared>) -> Self {
         let slot = Slot::new(Shard::default());
         let held = shared.track_held();
-        DeltaWriter { shard, shared, slot, full: Arc::default(), held }
+        DeltaWriter { shard, shared, slot, full: Arc::default(), inside: Arc::default(), held }
     }
 
     #[cfg(test)]
@@ -75,8 +76,8 @@ impl DeltaWriter {
         }
         let mut turn = self.slot.take().await;
         let (id, rows) = (batch.id, batch.rows() as u64);
-        let (covers, parts) = (batch.covers.clone(), batch.parts.clone());
-        let (full, held) = (self.full.clone(), self.held.clone());
+        let (covers, parts, note) = (batch.covers.clone(), batch.parts.clone(), batch.note);
+        let (full, inside, held) = (self.full.clone(), self.inside.clone(), self.held.clone());
         let runtime = Handle::current();
         // Encoding takes long enough to hold up an I/O thread.
         let work = move || {
@@ -84,15 +85,18 @@ impl DeltaWriter {
             turn.working = true;
             let shard = &mut *turn;
             runtime.block_on(async {
-                if shard.group.take(&opened.files, id, rows, &covers).await {
-                    let most = opened.committer.options.max_open_files;
-                    let early = shard.group.append(&opened.files, &opened.committer.layout, &parts, most).await;
+                let shape = opened.shapes.of(note);
+                if shard.group.take(&shape.files, id, rows, &covers).await {
+                    shard.group.begins(note);
+                    let most = opened.max_open_files();
+                    let early = shard.group.append(&shape, &parts, most).await;
                     held.lock().closed_early += early;
                     opened.metrics.closed_early.increment(early as u64);
                 }
             });
             shard.working = false;
-            note(shard, &opened, &full, &held);
+            inside.store(shard.group.is_inside(), Ordering::Release);
+            show(shard, &opened, &full, &held);
         };
         match tokio::task::spawn_blocking(work).await {
             Ok(()) => Ok(Written::Accepted),
@@ -110,7 +114,7 @@ impl DeltaWriter {
         let (shared, full, held) = (self.shared.clone(), self.full.clone(), self.held.clone());
         let task = tokio::spawn(async move {
             let outcome = turn.settle(&opened, &shared).await;
-            note(&turn, &opened, &full, &held);
+            show(&turn, &opened, &full, &held);
             (turn, outcome)
         });
         // The group went with the task, and nobody can say whether its commit is in: all of it is read again from the
@@ -141,7 +145,7 @@ impl DeltaWriter {
 }
 
 /// Publishes how the shard stands, for `wants_barrier` and the status.
-fn note(shard: &Shard, opened: &Opened, full: &AtomicBool, held: &Mutex<Held>) {
+fn show(shard: &Shard, opened: &Opened, full: &AtomicBool, held: &Mutex<Held>) {
     let mut held = held.lock();
     *held = shard.group.held(held.closed_early);
     let target = opened.committer.options.target_file_size.0;
@@ -169,7 +173,7 @@ impl Shard {
                 return Ok(());
             }
             let group = std::mem::take(&mut self.group);
-            let files = opened.files.clone();
+            let files = opened.shapes.first().files.clone();
             let (ids, runtime) = (group.batches().to_vec(), Handle::current());
             let sealed = tokio::task::spawn_blocking(move || runtime.block_on(group.seal(&files))).await;
             let why = match sealed {
@@ -190,7 +194,8 @@ impl Shard {
         let mut version = None;
         // Rows that were all filtered leave nothing to commit; the engine's watermark passes them, and the next group's
         // start says that they were seen.
-        if !sealed.adds.is_empty() {
+        // A copy that begins may have files to remove, even if it brought no row.
+        if !sealed.adds.is_empty() || sealed.taken.begins.is_some() {
             let started = Instant::now();
             match opened.committer.commit(&sealed, &self.ours).await {
                 Ok(committed) => {
@@ -253,6 +258,10 @@ impl ShardWriter for DeltaWriter {
         Box::pin(self.shared.probe())
     }
 
+    fn is_inside_transaction(&self) -> bool {
+        self.inside.load(Ordering::Acquire)
+    }
+
     fn wants_barrier(&self) -> bool {
         self.full.load(Ordering::Acquire)
     }
@@ -263,10 +272,11 @@ impl ShardWriter for DeltaWriter {
             let mut group = std::mem::take(&mut turn.group);
             // A sink that is not open has taken nothing.
             if let Ok(opened) = self.shared.opened() {
-                group.lose(&opened.files, "the engine started its partitions anew".into()).await;
+                group.lose(&opened.shapes.first().files, "the engine started its partitions anew".into()).await;
             }
             *turn = Shard::default();
             self.full.store(false, Ordering::Release);
+            self.inside.store(false, Ordering::Release);
             let mut held = self.held.lock();
             *held = Held { closed_early: held.closed_early, ..Held::default() };
         })

@@ -10,17 +10,18 @@ use std::sync::Arc;
 use arrow_array::cast::AsArray;
 use arrow_array::types::{TimestampMicrosecondType, UInt32Type, UInt64Type};
 use arrow_array::{Array, RecordBatch};
+use arrow_cast::display::{ArrayFormatter, FormatOptions};
 use bytes::Bytes;
-use landfall_types::{Code, Offset, PartitionId, Timestamp};
+use landfall_types::{Code, Offset, PartitionId, Place, Timestamp};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::contract::{DeadLetter, Header, Letter, OwnedRecord, PipelineId, Stage, columns};
+use crate::contract::{BadRow, DeadLetter, Header, Letter, OwnedRecord, PipelineId, Stage, columns, is_hidden};
 use crate::core::{Ack, FailCause, Wake, Waker};
 use crate::options::Backoff;
 
-/// A source record, copied out of its batch.
-pub(crate) fn record_at(rows: &RecordBatch, row: usize, partition: PartitionId, offset: u64) -> OwnedRecord {
+/// A source record, copied out of its batch. A row without a payload is a table's: its columns stand for it, as text.
+pub(crate) fn record_at(rows: &RecordBatch, row: usize, partition: PartitionId, place: Place) -> OwnedRecord {
     let bytes = |name: &str| -> Option<Bytes> {
         let column = rows.column_by_name(name)?;
         if row >= column.len() || column.is_null(row) {
@@ -49,8 +50,7 @@ pub(crate) fn record_at(rows: &RecordBatch, row: usize, partition: PartitionId, 
                 .collect(),
         )
     });
-    let timestamp = rows
-        .column_by_name(columns::TIMESTAMP)
+    let timestamp = times_of(rows)
         .and_then(|column| column.as_primitive_opt::<TimestampMicrosecondType>())
         .filter(|times| row < times.len())
         .map_or(0, |times| times.value(row));
@@ -61,12 +61,55 @@ pub(crate) fn record_at(rows: &RecordBatch, row: usize, partition: PartitionId, 
         .map(|schemas| schemas.value(row));
     OwnedRecord {
         partition,
-        offset: Offset(offset),
-        payload: bytes(columns::PAYLOAD).unwrap_or_default(),
+        offset: Offset(place.at),
+        within: place.within,
+        payload: match rows.column_by_name(columns::PAYLOAD) {
+            Some(_) => bytes(columns::PAYLOAD).unwrap_or_default(),
+            None => columns_as_text(rows, row),
+        },
         key: bytes(columns::KEY),
         headers: headers.unwrap_or_default(),
         timestamp: Timestamp(timestamp),
         schema,
+    }
+}
+
+/// When rows were published, or committed.
+pub(crate) fn times_of(rows: &RecordBatch) -> Option<&arrow_array::ArrayRef> {
+    rows.column_by_name(columns::TIMESTAMP).or_else(|| rows.column_by_name(columns::COMMIT_TS))
+}
+
+/// A JSON object of column → text, hidden columns left out; NULL is null.
+fn columns_as_text(rows: &RecordBatch, row: usize) -> Bytes {
+    let options = FormatOptions::new();
+    let mut object = serde_json::Map::with_capacity(rows.num_columns());
+    for (field, column) in rows.schema_ref().fields().iter().zip(rows.columns()) {
+        if is_hidden(field.name()) || row >= column.len() {
+            continue;
+        }
+        let text = if column.is_null(row) {
+            serde_json::Value::Null
+        } else {
+            let formatter = ArrayFormatter::try_new(column.as_ref(), &options);
+            let text = formatter.map(|formatter| formatter.value(row).to_string());
+            serde_json::Value::String(text.unwrap_or_else(|error| format!("({error})")))
+        };
+        object.insert(field.name().clone(), text);
+    }
+    Bytes::from(serde_json::Value::Object(object).to_string())
+}
+
+/// A row that the source could not make, as a record.
+pub(crate) fn bad_record(bad: &BadRow, partition: PartitionId, timestamp: Timestamp) -> OwnedRecord {
+    OwnedRecord {
+        partition,
+        offset: Offset(bad.place.at),
+        within: bad.place.within,
+        payload: bad.bytes.clone(),
+        key: None,
+        headers: Vec::new(),
+        timestamp,
+        schema: None,
     }
 }
 

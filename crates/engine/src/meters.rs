@@ -134,6 +134,15 @@ impl SinkMeters {
     }
 }
 
+impl SinkMeters {
+    /// The same for one table of the sink: whether it answers is each table's own.
+    pub(crate) fn of_table(mut self, pipeline: &str, sink: &str, table: &str) -> Self {
+        let (pipeline, sink, table) = (pipeline.to_owned(), sink.to_owned(), table.to_owned());
+        self.up = gauge!("landfall_sink_up", "pipeline" => pipeline, "sink" => sink, "table" => table);
+        self
+    }
+}
+
 /// The controller's, for one sink.
 #[derive(Clone)]
 pub(crate) struct BalanceMeters {

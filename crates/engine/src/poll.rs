@@ -1,20 +1,27 @@
 //! Where a lane makes its batches: the only way to a [`SourceBatch`] publishes its ack slot first (H1).
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Instant;
 
 use arrow_array::RecordBatch;
 use landfall_types::{Epoch, PartitionId, Place};
 
 use crate::codes;
-use crate::contract::{Covered, EngineError, LaneWaker};
+use crate::contract::{BadRow, Covered, EngineError, LaneWaker, TableNote, TableRows};
 use crate::core::{Ack, IssueError, Issuer};
 
 /// One partition's rows, hidden columns included, with the driver's own hold on them.
 #[derive(Debug)]
 pub struct SourceBatch {
-    /// Rows in the payload schema, in order of `__offset`.
+    /// Rows in the payload schema or the table's own, in order of `__offset`.
     pub rows: RecordBatch,
+    /// Of a table's rows: their shape and the mark of a copy.
+    pub note: Option<TableNote>,
+    /// Of a table's rows, the place of each.
+    pub(crate) places: Option<Arc<[Place]>>,
+    /// Rows that the source could not make, by rising place.
+    pub(crate) bad: Vec<BadRow>,
     pub(crate) covered: Covered,
     pub(crate) bytes: usize,
     /// None only for a batch that broke the lane's contract; the driver never pushes such a one.
@@ -77,6 +84,46 @@ impl<'a> PollCx<'a> {
         bytes: usize,
     ) -> SourceBatch {
         let count = u32::try_from(rows.num_rows()).unwrap_or(u32::MAX);
+        let (covered, ack) = self.issue(partition, count, range, bytes);
+        SourceBatch { rows, note: None, places: None, bad: Vec::new(), covered, bytes, ack }
+    }
+
+    /// The same for a table's rows. Rows that the source could not make count as read and are set aside; all places lie
+    /// in `range`. What breaks this fails the lane.
+    pub fn table_batch(
+        &mut self,
+        partition: PartitionId,
+        rows: TableRows,
+        range: Range<Place>,
+        bytes: usize,
+    ) -> SourceBatch {
+        let inside = |place: &Place| range.contains(place);
+        let are_inside = rows.places.iter().all(inside) && rows.bad.iter().all(|bad| inside(&bad.place));
+        let rise = rows.bad.windows(2).all(|pair| pair[0].place < pair[1].place);
+        let broken = if rows.places.len() != rows.rows.num_rows() {
+            Some(format!("{} rows and {} places", rows.rows.num_rows(), rows.places.len()))
+        } else if !are_inside || !rise {
+            Some(format!("a place outside of {}..{}, or bad rows that do not rise", range.start, range.end))
+        } else {
+            None
+        };
+        if let Some(what) = broken {
+            let text = format!("a table's batch of partition {partition} has {what}");
+            self.broken.get_or_insert(EngineError { code: codes::LANE_CONTRACT, text });
+        }
+        let TableRows { rows, places, bad, note } = rows;
+        let count = u32::try_from(rows.num_rows() + bad.len()).unwrap_or(u32::MAX);
+        let (covered, ack) = self.issue(partition, count, range, bytes);
+        SourceBatch { rows, note: Some(note), places: Some(places), bad, covered, bytes, ack }
+    }
+
+    fn issue(
+        &mut self,
+        partition: PartitionId,
+        count: u32,
+        range: Range<Place>,
+        bytes: usize,
+    ) -> (Covered, Option<Ack>) {
         let mut covered = Covered { partition, epoch: Epoch::ZERO, range: range.clone(), rows: count };
         let slot = self.slots.iter_mut().find(|slot| slot.issuer.partition() == partition && slot.is_open);
         let ack = match slot {
@@ -102,7 +149,7 @@ impl<'a> PollCx<'a> {
                 None
             }
         };
-        SourceBatch { rows, covered, bytes, ack }
+        (covered, ack)
     }
 
     /// What the lane broke of its contract, if anything.

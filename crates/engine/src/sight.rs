@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::sync::{Notify, watch};
 
-use crate::contract::{PipelineId, Sink};
+use crate::contract::{PipelineId, Sink, TableId};
 use crate::core::{Counted, FailCause, Wake, Waker};
 use crate::dead_letter::LetterQueue;
 use crate::driver::Beat;
@@ -70,9 +70,77 @@ pub(crate) struct Totals {
     pub(crate) off: u64,
 }
 
+impl Totals {
+    pub(crate) fn add(&mut self, other: &Totals) {
+        self.delivered += other.delivered;
+        self.replayed += other.replayed;
+        self.filtered += other.filtered;
+        self.skipped += other.skipped;
+        self.dead += other.dead;
+        self.returned += other.returned;
+        self.off += other.off;
+    }
+}
+
+/// The books of a pipeline, or of one table.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Books {
+    /// Per sink, 0 for the chain.
+    pub(crate) totals: Vec<Totals>,
+    /// Rows issued in rings that are closed.
+    pub(crate) closed_issued: u64,
+}
+
+impl Books {
+    /// Makes room for so many sinks.
+    pub(crate) fn fit(&mut self, sinks: usize) {
+        if self.totals.len() != sinks + 1 {
+            self.totals.resize(sinks + 1, Totals::default());
+        }
+    }
+
+    /// A ring is closed: what it issued and did not settle is returned.
+    pub(crate) fn close(&mut self, issued: u64, harvested: &[u64]) {
+        self.closed_issued += issued;
+        for (totals, harvested) in self.totals.iter_mut().zip(harvested) {
+            totals.returned += issued.saturating_sub(*harvested);
+        }
+    }
+
+    fn balance<'a>(&self, live: impl Iterator<Item = &'a Live>, sink: usize) -> Balance {
+        let totals = self.totals.get(sink + 1).copied().unwrap_or_default();
+        // Issued is read once per ring, so a snapshot balances at every instant.
+        let (mut issued, mut in_flight) = (self.closed_issued, 0);
+        for live in live {
+            let rows = live.counted.rows_issued();
+            issued += rows;
+            in_flight += rows.saturating_sub(live.harvested.get(sink + 1).copied().unwrap_or_default());
+        }
+        let rows_in = issued.saturating_sub(totals.returned);
+        let delivered = totals.delivered + totals.replayed;
+        let filtered = totals.filtered + totals.skipped;
+        let ok = rows_in == delivered + filtered + totals.dead + in_flight && totals.off == 0;
+        Balance { rows_in, delivered, filtered, dead_lettered: totals.dead, in_flight, returned: totals.returned, ok }
+    }
+}
+
+/// A table, as the controller sees it.
+#[derive(Clone, Debug)]
+pub(crate) struct TableSight {
+    pub(crate) id: TableId,
+    pub(crate) name: Arc<str>,
+    pub(crate) shape: u32,
+    pub(crate) state: PipelineState,
+    pub(crate) why: Option<Why>,
+    pub(crate) partitions: Vec<PartitionId>,
+    /// Per sink, those of its workers.
+    pub(crate) views: Vec<Vec<Arc<ShardView>>>,
+}
+
 /// A partition whose ring is live.
 #[derive(Clone, Debug)]
 pub(crate) struct Live {
+    pub(crate) table: Option<TableId>,
     pub(crate) counted: Counted,
     /// Per sink, source rows harvested.
     pub(crate) harvested: Vec<u64>,
@@ -83,6 +151,9 @@ pub(crate) struct Live {
 pub struct RestartStatus {
     /// The partition.
     pub partition: u32,
+    /// The table it is of, for a change source.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub table: Option<TableId>,
     /// Why it restarts.
     pub cause: String,
     /// The code of the cause.
@@ -98,9 +169,9 @@ pub struct RestartStatus {
 /// What the controller writes down in each pass.
 #[derive(Debug, Default)]
 pub(crate) struct Sight {
-    pub(crate) totals: Vec<Totals>,
-    /// Rows issued in rings that are closed.
-    pub(crate) closed_issued: u64,
+    pub(crate) books: Books,
+    pub(crate) tables: BTreeMap<TableId, Books>,
+    pub(crate) table_sights: Vec<TableSight>,
     pub(crate) live: BTreeMap<PartitionId, Live>,
     pub(crate) watermarks: BTreeMap<PartitionId, Place>,
     pub(crate) committed: BTreeMap<PartitionId, Place>,
@@ -118,7 +189,9 @@ pub(crate) struct Sight {
 #[derive(Clone)]
 pub(crate) struct SinkSight {
     pub(crate) name: Arc<str>,
-    pub(crate) sink: Arc<dyn Sink>,
+    pub(crate) guarantee: &'static str,
+    /// None where each table has its own.
+    pub(crate) sink: Option<Arc<dyn Sink>>,
     pub(crate) queues: Vec<Arc<ShardQueue>>,
     pub(crate) views: Vec<Arc<ShardView>>,
 }
@@ -265,19 +338,7 @@ impl Shared {
 }
 
 fn balance(sight: &Sight, sink: usize) -> Balance {
-    let totals = sight.totals.get(sink + 1).copied().unwrap_or_default();
-    // Issued is read once per ring, so a snapshot balances at every instant.
-    let (mut issued, mut in_flight) = (sight.closed_issued, 0);
-    for live in sight.live.values() {
-        let rows = live.counted.rows_issued();
-        issued += rows;
-        in_flight += rows.saturating_sub(live.harvested.get(sink + 1).copied().unwrap_or_default());
-    }
-    let rows_in = issued.saturating_sub(totals.returned);
-    let delivered = totals.delivered + totals.replayed;
-    let filtered = totals.filtered + totals.skipped;
-    let ok = rows_in == delivered + filtered + totals.dead + in_flight && totals.off == 0;
-    Balance { rows_in, delivered, filtered, dead_lettered: totals.dead, in_flight, returned: totals.returned, ok }
+    sight.books.balance(sight.live.values(), sink)
 }
 
 /// A pipeline's part of `/v1/status`; fields are only ever added.
@@ -313,6 +374,34 @@ pub struct PipelineStatus {
     pub source: serde_json::Value,
     /// Its sinks.
     pub sinks: Vec<SinkStatus>,
+    /// Of a change source, its tables, those first that are not simply running; a thousand at most.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tables: Vec<TableStatus>,
+}
+
+/// One table's part.
+#[derive(Clone, Debug, Serialize)]
+pub struct TableStatus {
+    /// Its number.
+    pub id: TableId,
+    /// Its name.
+    pub name: String,
+    /// Its worst state.
+    pub state: PipelineState,
+    /// Why it is not simply running.
+    pub why: Option<Why>,
+    /// The newest shape that rows can go through.
+    pub shape: u32,
+    /// Its partitions: the stream, and copies.
+    pub partitions: Vec<u32>,
+    /// How far its slowest partition is behind what the source holds, in the source's own unit (bytes of log).
+    pub lag: u64,
+    /// Source rows settled, of the slowest sink.
+    pub rows: u64,
+    /// Source rows not settled, of the slowest sink.
+    pub in_flight: u64,
+    /// Its balance in each sink, by name.
+    pub balance: BTreeMap<String, Balance>,
 }
 
 /// See [`PipelineStatus::rates`].
@@ -435,14 +524,12 @@ impl Shared {
                 (state, why) = (worst.state, worst.why.clone());
             } else if let Some(restart) = sight.restarts.iter().max_by_key(|restart| restart.blocked) {
                 state = if restart.blocked { PipelineState::Blocked } else { PipelineState::Retrying };
-                why = Some(Why {
-                    at: format!("partition {}", restart.partition),
-                    code: restart.code,
-                    cause: restart.cause.clone(),
-                    attempt: restart.attempt,
-                    next_ms: restart.next_ms.unwrap_or_default(),
-                    first: None,
-                });
+                why = Some(restart.why());
+            } else if let Some(table) =
+                sight.table_sights.iter().max_by_key(|table| severity(table.state)).filter(|table| table.why.is_some())
+            {
+                state = table.state;
+                why = table.why.clone().map(|why| Why { at: format!("table {}, {}", table.name, why.at), ..why });
             } else if let Some(cause) = self.letters.lock().as_ref().and_then(|letters| letters.cause()) {
                 state = PipelineState::Blocked;
                 why = Some(Why::of("dead letters", &cause));
@@ -451,6 +538,7 @@ impl Shared {
                 why = Some(Why::of("pipeline", stalled));
             }
         }
+        let tables = table_statuses(&sight, &sinks);
         let rows_in = shown.iter().map(|sink| sink.balance.rows_in).max().unwrap_or_default();
         let settled = |balance: &Balance| balance.delivered + balance.filtered + balance.dead_lettered;
         let rows_out = shown.iter().map(|sink| settled(&sink.balance)).min().unwrap_or_default();
@@ -483,6 +571,7 @@ impl Shared {
             threads,
             source: sight.source_report.clone(),
             sinks: shown,
+            tables,
         }
     }
 }
@@ -501,6 +590,94 @@ impl Why {
     }
 }
 
+/// The worst that a sink's workers say.
+fn worst_view(views: &[crate::worker::ShardSight], at: &str) -> (PipelineState, Option<Why>) {
+    let (mut state, mut why) = (PipelineState::Running, None);
+    for view in views {
+        let (word, failure) = match &view.state {
+            SinkState::Running => continue,
+            SinkState::Retrying(failure) => (PipelineState::Retrying, failure),
+            SinkState::Blocked(failure) => (PipelineState::Blocked, failure),
+        };
+        if severity(word) > severity(state) {
+            state = word;
+            let waits = failure.next.saturating_duration_since(Instant::now());
+            why = Some(Why {
+                at: at.to_owned(),
+                code: failure.code,
+                cause: failure.cause.clone(),
+                attempt: failure.attempt,
+                next_ms: millis(waits),
+                first: failure.first.map(|(partition, place)| FirstPlace { partition: partition.0, offset: place.at }),
+            });
+        }
+    }
+    (state, why)
+}
+
+fn table_statuses(sight: &Sight, sinks: &[SinkSight]) -> Vec<TableStatus> {
+    const TABLES_MAX: usize = 1_000;
+    let none = Books::default();
+    let tails: BTreeMap<PartitionId, Place> = sight.tails.iter().copied().collect();
+    let mut tables: Vec<TableStatus> = sight
+        .table_sights
+        .iter()
+        .map(|table| {
+            let books = sight.tables.get(&table.id).unwrap_or(&none);
+            let live = || sight.live.values().filter(|live| live.table == Some(table.id));
+            let balance: BTreeMap<String, Balance> =
+                sinks.iter().enumerate().map(|(at, sink)| (sink.name.to_string(), books.balance(live(), at))).collect();
+            let (mut state, mut why) = (table.state, table.why.clone());
+            for (views, sink) in table.views.iter().zip(sinks) {
+                let views: Vec<_> = views.iter().map(|view| view.sight()).collect();
+                let (word, failure) = worst_view(&views, &format!("sink {}", sink.name));
+                if severity(word) > severity(state) {
+                    (state, why) = (word, failure);
+                }
+            }
+            let restarts = sight.restarts.iter().filter(|restart| restart.table == Some(table.id));
+            if let (0, Some(restart)) = (severity(state), restarts.max_by_key(|restart| restart.blocked)) {
+                state = if restart.blocked { PipelineState::Blocked } else { PipelineState::Retrying };
+                why = Some(restart.why());
+            }
+            let behind = |partition: &PartitionId| {
+                let tail = tails.get(partition)?;
+                let reached = sight.watermarks.get(partition).copied().unwrap_or(Place::START);
+                Some(tail.at.saturating_sub(reached.at))
+            };
+            let settled = |balance: &Balance| balance.delivered + balance.filtered + balance.dead_lettered;
+            TableStatus {
+                id: table.id,
+                name: table.name.to_string(),
+                state,
+                why,
+                shape: table.shape,
+                partitions: table.partitions.iter().map(|partition| partition.0).collect(),
+                lag: table.partitions.iter().filter_map(behind).max().unwrap_or_default(),
+                rows: balance.values().map(settled).min().unwrap_or_default(),
+                in_flight: balance.values().map(|balance| balance.in_flight).max().unwrap_or_default(),
+                balance,
+            }
+        })
+        .collect();
+    tables.sort_by_key(|table| std::cmp::Reverse(severity(table.state)));
+    tables.truncate(TABLES_MAX);
+    tables
+}
+
+impl RestartStatus {
+    fn why(&self) -> Why {
+        Why {
+            at: format!("partition {}", self.partition),
+            code: self.code,
+            cause: self.cause.clone(),
+            attempt: self.attempt,
+            next_ms: self.next_ms.unwrap_or_default(),
+            first: None,
+        }
+    }
+}
+
 impl SinkSight {
     fn status(&self, at: usize, sight: &Sight) -> SinkStatus {
         let mut queue = QueueStatus::default();
@@ -512,35 +689,14 @@ impl SinkSight {
             queue.limit += shard.limits().high as u64;
         }
         let views: Vec<_> = self.views.iter().map(|view| view.sight()).collect();
-        let (mut state, mut why) = (PipelineState::Running, None);
-        for view in &views {
-            let (word, failure) = match &view.state {
-                SinkState::Running => continue,
-                SinkState::Retrying(failure) => (PipelineState::Retrying, failure),
-                SinkState::Blocked(failure) => (PipelineState::Blocked, failure),
-            };
-            if severity(word) > severity(state) {
-                state = word;
-                let waits = failure.next.saturating_duration_since(Instant::now());
-                why = Some(Why {
-                    at: format!("sink {}", self.name),
-                    code: failure.code,
-                    cause: failure.cause.clone(),
-                    attempt: failure.attempt,
-                    next_ms: millis(waits),
-                    first: failure
-                        .first
-                        .map(|(partition, place)| FirstPlace { partition: partition.0, offset: place.at }),
-                });
-            }
-        }
+        let (state, why) = worst_view(&views, &format!("sink {}", self.name));
         let last: Option<LastCommit> = views.iter().filter_map(|view| view.last_commit).max_by_key(|commit| commit.at);
         let marks = sight.sink_marks.get(at + 1).cloned().unwrap_or_default();
         SinkStatus {
             name: self.name.to_string(),
             state,
             why,
-            guarantee: self.sink.guarantee().as_str(),
+            guarantee: self.guarantee,
             positions: offsets(&marks),
             queue,
             open_rows: views.iter().map(|view| view.open_rows).sum(),
@@ -551,7 +707,7 @@ impl SinkSight {
                 at: rfc3339(commit.at),
             }),
             balance: balance(sight, at),
-            report: self.sink.report(),
+            report: self.sink.as_ref().map_or(serde_json::Value::Null, |sink| sink.report()),
         }
     }
 }

@@ -60,7 +60,14 @@ fn sealed(schema: &SchemaRef, partition: u32, epoch: u32, offsets: Range<u64>) -
         rows: u32::try_from(batch.num_rows()).expect("small"),
     };
     let id = u128::from(partition) << 96 | u128::from(offsets.start) << 48 | u128::from(offsets.end);
-    SealedBatch { id: CommitId(id), bytes: 0, parts: vec![batch], covers: vec![cover], oldest: Timestamp(0) }
+    SealedBatch {
+        id: CommitId(id),
+        bytes: 0,
+        parts: vec![batch],
+        covers: vec![cover],
+        oldest: Timestamp(0),
+        note: None,
+    }
 }
 
 struct Opened {

@@ -18,7 +18,7 @@ pub struct ChannelDeadLetters {
 }
 
 /// The headers that a letter gets; what the record brought stays in front of them.
-const OWN_HEADERS_MAX: usize = 9;
+const OWN_HEADERS_MAX: usize = 10;
 /// Their names, and room for numbers and words in them, beside what is counted exactly.
 const OWN_HEADER_BYTES: usize = 256;
 
@@ -85,6 +85,9 @@ fn record_of(letter: &Letter, limits: &Limits) -> Record {
         ("landfall-partition", source.partition.to_string()),
         ("landfall-offset", source.offset.to_string()),
     ];
+    if source.within > 0 {
+        own.push(("landfall-within", source.within.to_string()));
+    }
     if let Some(sink) = &letter.sink {
         own.insert(1, ("landfall-sink", sink.clone()));
     }
@@ -136,8 +139,12 @@ fn record_of(letter: &Letter, limits: &Limits) -> Record {
 fn letter_key(letter: &Letter) -> String {
     let sink = letter.sink.as_deref().unwrap_or_default();
     let (record, stage) = (&letter.record, stage_word(letter.stage));
-    let key =
-        format!("{}\0{}\0{}\0{}\0{stage}\0{sink}", letter.pipeline, letter.source, record.partition, record.offset);
+    // A table's row is named by its place; a record's key is as it always was.
+    let inside = if record.within > 0 { format!("/{}", record.within) } else { String::new() };
+    let key = format!(
+        "{}\0{}\0{}\0{}{inside}\0{stage}\0{sink}",
+        letter.pipeline, letter.source, record.partition, record.offset
+    );
     if key.len() <= IDEMPOTENCY_KEY_BYTES_MAX {
         return key;
     }

@@ -128,7 +128,7 @@ impl Source for ChannelSource {
             partitions.len(),
             self.channel.durability()
         )];
-        Ok(SourcePlan { partitions, notes })
+        Ok(SourcePlan { partitions, notes, ..SourcePlan::default() })
     }
 
     fn open(&mut self, cx: SourceCx) -> Result<(), SourceError> {

@@ -214,7 +214,7 @@ fn rows(offsets: std::ops::Range<u64>, partition: u32) -> RecordBatch {
 
 fn sealed(parts: Vec<RecordBatch>) -> SealedBatch {
     let covers = vec![Covered { partition: P0, epoch: Epoch(1), range: Place::START..Place::START, rows: 0 }];
-    SealedBatch { id: CommitId(1), parts, covers, bytes: 0, oldest: Timestamp(0) }
+    SealedBatch { id: CommitId(1), parts, covers, bytes: 0, oldest: Timestamp(0), note: None }
 }
 
 /// Catches a row that a repeated, differently cut or overlapping batch stores twice, now or after a restart (I9, E124).
@@ -304,6 +304,7 @@ fn letter(offset: u64, text: &str) -> Letter {
         record: OwnedRecord {
             partition: P0,
             offset: Offset(offset),
+            within: 0,
             payload: "{broken".into(),
             key: Some("k".into()),
             headers: vec![Header { name: "own".into(), value: "1".into() }],

@@ -90,13 +90,15 @@ pub(super) fn sealed(schema: &SchemaRef, partition: u32, epoch: u32, offsets: Ra
         parts: vec![batch],
         covers: vec![cover],
         oldest: Timestamp(0),
+        note: None,
     }
 }
 
 /// Several batches as one, as a worker seals rows of several partitions.
 pub(super) fn together(batches: Vec<SealedBatch>) -> SealedBatch {
     let id = batches.iter().fold(7, |id: u128, batch| id.rotate_left(5) ^ batch.id.0);
-    let mut whole = SealedBatch { id: CommitId(id), parts: vec![], covers: vec![], bytes: 0, oldest: Timestamp(0) };
+    let mut whole =
+        SealedBatch { id: CommitId(id), parts: vec![], covers: vec![], bytes: 0, oldest: Timestamp(0), note: None };
     for batch in batches {
         whole.parts.extend(batch.parts);
         whole.covers.extend(batch.covers);

@@ -11,7 +11,7 @@ use crate::DeltaOptions;
 async fn many_partition_values_bound_memory() {
     let place = directory();
     let options = DeltaOptions { partition_by: vec!["n".into()], max_open_files: 4, ..DeltaOptions::new(&place.path) };
-    let most = options.memory_max(true).as_usize();
+    let most = options.memory_max(true, false).as_usize();
     let opened = open(options).await;
     for at in 0..5 {
         opened.writer.write(&sealed(&opened.plan.schema, 0, 1, at * 10..at * 10 + 10)).await.expect("taken");

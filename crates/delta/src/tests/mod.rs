@@ -1,5 +1,6 @@
 //! Tests of the sink as a whole, over real tables on the local file system.
 
+mod changes;
 mod exactly_once;
 mod facts;
 mod faults;

@@ -40,6 +40,10 @@ impl Coalescer {
     /// Takes a segment, or gives it back while a parked chunk is still refused.
     pub(crate) fn accept(&mut self, mut segment: Box<Segment>) -> Result<(), Box<Segment>> {
         self.retry_parked();
+        if self.parked.is_none() && self.open.differs_from(&segment) {
+            // No chunk joins two notes (E5).
+            self.send_open();
+        }
         if self.parked.is_some() {
             return Err(segment);
         }
@@ -79,6 +83,11 @@ impl Coalescer {
             self.send_open();
         }
         self.parked.is_none()
+    }
+
+    /// Whether it holds no rows.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.parked.is_none() && self.open.is_empty()
     }
 
     /// Drops what is of a partition; its holds fail.

@@ -25,7 +25,9 @@ use arrow_schema::SchemaRef;
 use landfall_types::{PartitionId, Place};
 
 use crate::codes;
-use crate::contract::{Decoder, EngineError, PlanError, ReadyHandle, ShardId, SinkId, Stage, Transform, Wanted};
+use crate::contract::{
+    Decoder, EngineError, PlanError, ReadyHandle, ShardId, SinkId, Stage, TableId, Transform, Wanted,
+};
 use crate::core::{Books, FailCause};
 use crate::dead_letter::{LetterQueue, Parcel, Sender, letter_bytes, offsets_of, record_at};
 use crate::meters::DriverMeters;
@@ -37,6 +39,7 @@ use crate::worker::panic_text;
 pub(crate) use coalesce::Coalescer;
 pub(crate) use conform::Conform;
 pub(crate) use route::Router;
+use rows::Refusals;
 use slice::Slices;
 
 /// What a chain is made of, one set for each driver. Made again after a panic.
@@ -68,6 +71,8 @@ pub(crate) enum BlockReason {
     NotReady(ReadyHandle),
     /// The queue of dead letters refuses.
     DeadLetters,
+    /// The table's chain for this shape is not there yet, or another shape's still holds rows.
+    Shape(TableId, u32),
 }
 
 /// What came of a push.
@@ -105,6 +110,12 @@ pub(crate) struct SinkPath {
     pub(crate) queues: Vec<Arc<ShardQueue>>,
     pub(crate) chunk_target: usize,
     pub(crate) keeps_origin: bool,
+}
+
+impl fmt::Debug for SinkPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SinkPath").field("name", &self.name).finish_non_exhaustive()
+    }
 }
 
 /// What every chain of a pipeline is made with.
@@ -250,7 +261,12 @@ impl Chain {
         while at < slices.count() {
             if self.unfinished[slot].is_none() {
                 let started = Instant::now();
-                let worked = catch_unwind(AssertUnwindSafe(|| self.work_slice(batch, &slices, at, skip)));
+                let none = Refusals::new();
+                let mut worked = catch_unwind(AssertUnwindSafe(|| self.work_slice(batch, &slices, at, skip, none)));
+                if let (Err(_), Some(_)) = (&worked, batch.note) {
+                    // A table's rows share a lane with others, so they are not read again one by one (E61).
+                    worked = self.work_without_culprits(batch, &slices, at, skip, worked);
+                }
                 self.cx.meters.chain_seconds.record(started.elapsed().as_secs_f64());
                 match worked {
                     Ok(Ok(unfinished)) => self.unfinished[slot] = Some(unfinished),
@@ -334,6 +350,12 @@ impl Chain {
         flushed
     }
 
+    /// Whether it holds nothing of any batch.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.unfinished.iter().all(Option::is_none)
+            && self.paths.iter().flat_map(|path| &path.coalescers).all(Coalescer::is_empty)
+    }
+
     /// Hands over the chunks that shards had refused and that they would take now.
     pub(crate) fn retry_parked(&mut self) {
         for coalescer in self.paths.iter_mut().flat_map(|path| &mut path.coalescers) {
@@ -349,6 +371,7 @@ impl Chain {
             }
             BlockReason::NotReady(handle) => handle.is_ready(),
             BlockReason::DeadLetters => self.cx.letters.as_ref().is_none_or(|letters| !letters.is_shut()),
+            BlockReason::Shape(..) => true,
         }
     }
 
@@ -362,7 +385,9 @@ impl Chain {
         let Some(offsets) = offsets_of(&batch.rows) else { return Some(batch) };
         if policy == OnError::DeadLetter {
             let Some(letters) = &self.cx.letters else { return Some(batch) };
-            let record = record_at(&batch.rows, 0, batch.covered.partition, offsets.value(0));
+            let place = batch.places.as_ref().and_then(|places| places.first().copied());
+            let place = place.unwrap_or_else(|| Place::of(landfall_types::Offset(offsets.value(0))));
+            let record = record_at(&batch.rows, 0, batch.covered.partition, place);
             let letter = self.cx.sender.letter(record, None, Stage::Sql, cause.code, &cause.text);
             let parcel =
                 Parcel { bytes: letter_bytes(&letter), letters: vec![letter], holds: vec![ack.share(SinkId(0))] };

@@ -3,22 +3,25 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
+use arrow_array::RecordBatch;
 use arrow_array::cast::AsArray;
 use arrow_array::types::TimestampMicrosecondType;
-use arrow_array::{RecordBatch, UInt64Array};
-use landfall_types::{Offset, Place, Timestamp};
+use landfall_types::{Place, Timestamp};
 
-use super::rows::{Refusals, is_rising, offsets, records, refuse, without};
-use super::{BlockReason, Chain, Handed, Handoff, PushOutcome, ResumePoint, Unfinished};
+use super::rows::{Refusal, Refusals, is_rising, offsets, records, refuse, without};
+use super::{BlockReason, Chain, Handed, Handoff, PushOutcome, ResumePoint, Stages, Unfinished};
 use crate::codes;
-use crate::contract::{Covered, Decoded, EngineError, RowErrors, SinkId, Stage, columns};
+use crate::contract::{BadRow, CopyMark, Covered, Decoded, EngineError, RowErrors, SinkId, Stage, TableNote};
 use crate::core::{Ack, Books, FailCause};
-use crate::dead_letter::{Parcel, letter_bytes, record_at};
+use crate::dead_letter::{Parcel, bad_record, letter_bytes, record_at, times_of};
 use crate::options::OnError;
 use crate::poll::SourceBatch;
 use crate::shard::{Segment, compacted, memory_of};
+use crate::source_rows::SourceRows;
+use crate::worker::panic_text;
 
 const SLICE_ROWS_MAX: usize = 4096;
 const SLICE_BYTES_MAX: usize = 1 << 20;
@@ -27,28 +30,37 @@ const SLICE_BYTES_MAX: usize = 1 << 20;
 pub(super) struct Slices {
     rows: usize,
     per_slice: usize,
-    offsets: UInt64Array,
+    source: SourceRows,
 }
 
 impl Slices {
     pub(super) fn of(batch: &SourceBatch, is_first: bool) -> Result<Slices, EngineError> {
         let rows = batch.rows.num_rows();
         let offsets = offsets(&batch.rows, "the source")?;
+        let broken = |what: &str| EngineError {
+            code: codes::LANE_CONTRACT,
+            text: format!("the offsets of a batch of partition {} {what}", batch.covered.partition),
+        };
+        let source = match &batch.places {
+            None => SourceRows::records(offsets),
+            Some(places) => SourceRows::of_table(offsets, places.clone()).ok_or_else(|| broken("have other places"))?,
+        };
         // A batch that comes again was looked at before: a retry costs the handover only (E43).
-        if is_first && !is_rising(&offsets) {
-            return Err(EngineError {
-                code: codes::LANE_CONTRACT,
-                text: format!("the offsets of a batch of partition {} do not rise", batch.covered.partition),
-            });
+        if is_first && !source.rises() {
+            return Err(broken("do not rise"));
         }
         let average = batch.bytes / rows.max(1);
         let per_slice = (SLICE_BYTES_MAX / average.max(1)).clamp(1, SLICE_ROWS_MAX);
-        Ok(Slices { rows, per_slice, offsets })
+        Ok(Slices { rows, per_slice, source })
     }
 
     /// At least one: a batch without rows still stands for its range.
     pub(super) fn count(&self) -> u32 {
         u32::try_from(self.rows.div_ceil(self.per_slice)).unwrap_or(u32::MAX).max(1)
+    }
+
+    fn offset(&self, row: usize) -> u64 {
+        self.source.offsets().value(row)
     }
 
     fn rows_of(&self, slice: u32) -> Range<usize> {
@@ -58,9 +70,8 @@ impl Slices {
 
     fn range_of(&self, slice: u32, batch: &Covered) -> Range<Place> {
         let rows = self.rows_of(slice);
-        let place = |row: usize| Place::of(Offset(self.offsets.value(row)));
-        let start = if rows.start == 0 { batch.range.start } else { place(rows.start) };
-        let end = if rows.end >= self.rows { batch.range.end } else { place(rows.end) };
+        let start = if rows.start == 0 { batch.range.start } else { self.source.place(rows.start) };
+        let end = if rows.end >= self.rows { batch.range.end } else { self.source.place(rows.end) };
         start..end
     }
 }
@@ -68,7 +79,10 @@ impl Slices {
 /// What is the same for every sink of a slice.
 struct Slice<'a> {
     source: RecordBatch,
-    source_offsets: UInt64Array,
+    places: SourceRows,
+    /// Rows that the source could not make; they lie between the others.
+    bad: &'a [BadRow],
+    note: Option<TableNote>,
     cover: Covered,
     ack: &'a Ack,
     oldest: Timestamp,
@@ -78,7 +92,7 @@ struct Slice<'a> {
 impl Slice<'_> {
     /// How many source rows lie below a place.
     fn below(&self, place: Place) -> usize {
-        self.source_offsets.values().partition_point(|offset| Place::of(Offset(*offset)) < place)
+        self.places.below(place)
     }
 }
 
@@ -93,6 +107,7 @@ impl Chain {
         slices: &Slices,
         at: u32,
         skip: &[Place],
+        panicking: Refusals,
     ) -> Result<Unfinished, PushOutcome> {
         let Some(ack) = batch.ack.as_ref() else {
             let text = "a batch without a hold was pushed".to_owned();
@@ -101,11 +116,22 @@ impl Chain {
         let rows = slices.rows_of(at);
         let source = batch.rows.slice(rows.start, rows.len());
         let range = slices.range_of(at, &batch.covered);
+        let from = batch.bad.partition_point(|bad| bad.place < range.start);
+        let to = batch.bad.partition_point(|bad| bad.place < range.end);
+        let bad = batch.bad.get(from..to).unwrap_or_default();
+        // A copy's mark belongs to its first or last rows alone.
+        let note = batch.note.map(|note| match note.copy {
+            CopyMark::Begins(_) if at > 0 => TableNote { copy: CopyMark::None, ..note },
+            CopyMark::Ends(_) if at + 1 < slices.count() => TableNote { copy: CopyMark::None, ..note },
+            _ => note,
+        });
         let slice = Slice {
-            source_offsets: slices.offsets.slice(rows.start, rows.len()),
+            places: slices.source.slice(rows.start, rows.len()),
+            bad,
+            note,
             oldest: oldest_of(&source),
             source,
-            cover: Covered { range, rows: count(rows.len()), ..batch.covered.clone() },
+            cover: Covered { range, rows: count(rows.len() + bad.len()), ..batch.covered.clone() },
             ack,
             bytes: batch.bytes / slices.rows.max(1) * rows.len(),
         };
@@ -117,11 +143,13 @@ impl Chain {
             }
             return Ok(unfinished);
         }
-        let mut refusals = Refusals::new();
+        let mut refusals = panicking;
+        self.stop_at_bad_row(&slice)?;
         let decoded = self.run_stages(&slice, at, &mut refusals)?;
         self.stop_at_failing_row(&slice, &refusals)?;
         let mut parcel = Parcel { letters: Vec::new(), bytes: 0, holds: Vec::new() };
         let stored = skip.first().copied().unwrap_or(Place::START);
+        self.write_bad_letters(&slice, stored, &mut parcel);
         self.write_letters(&slice, SinkId(0), None, &refusals, stored, &mut parcel);
         for path in 0..self.paths.len() {
             let position = skip.get(path + 1).copied().unwrap_or(Place::START);
@@ -133,12 +161,65 @@ impl Chain {
         Ok(unfinished)
     }
 
+    /// The slice once more, without the rows that panic decoder or transforms each by itself: those are set aside with
+    /// the panic's text. The panic as it was, if none does.
+    pub(super) fn work_without_culprits(
+        &mut self,
+        batch: &SourceBatch,
+        slices: &Slices,
+        at: u32,
+        skip: &[Place],
+        first: std::thread::Result<Result<Unfinished, PushOutcome>>,
+    ) -> std::thread::Result<Result<Unfinished, PushOutcome>> {
+        self.cx.meters.panics.increment(1);
+        let mut culprits = Refusals::new();
+        let mut has_panicked = true;
+        for row in slices.rows_of(at) {
+            // What panicked may be left in any state: it is made anew before anything else is tried.
+            if std::mem::take(&mut has_panicked) {
+                match Stages::plan(&self.cx.factory, self.cx.sinks.iter().map(|path| path.filter.clone())) {
+                    Ok(stages) => self.stages = stages,
+                    Err(_) => return first,
+                }
+            }
+            let one = batch.rows.slice(row, 1);
+            let tried = catch_unwind(AssertUnwindSafe(|| {
+                let mut bad = RowErrors::default();
+                let Ok(Decoded::Rows(mut rows)) = self.stages.decoder.decode(&one, &mut bad) else { return };
+                for transform in &mut self.stages.transforms {
+                    match transform.apply(rows, &mut bad) {
+                        Ok(after) => rows = after,
+                        Err(_) => return,
+                    }
+                }
+            }));
+            if let Err(panic) = tried {
+                let text = std::sync::Arc::from(format!("decoder or query panicked: {}", panic_text(panic)));
+                has_panicked = true;
+                culprits.insert(slices.offset(row), Refusal { stage: Stage::Sql, code: codes::PANIC, text });
+            }
+        }
+        if culprits.is_empty() {
+            return first;
+        }
+        if let Ok(stages) = Stages::plan(&self.cx.factory, self.cx.sinks.iter().map(|path| path.filter.clone())) {
+            self.stages = stages;
+        }
+        catch_unwind(AssertUnwindSafe(|| self.work_slice(batch, slices, at, skip, culprits)))
+    }
+
     /// Decoder and transforms.
     fn run_stages(&mut self, slice: &Slice<'_>, at: u32, refusals: &mut Refusals) -> Result<RecordBatch, PushOutcome> {
         let fatal = |error: EngineError| PushOutcome::Fatal(error);
         let mut bad = RowErrors::default();
         let started = Instant::now();
-        let decoded = self.stages.decoder.decode(&slice.source, &mut bad).map_err(fatal)?;
+        let mut source = slice.source.clone();
+        let mut input = slice.places.offsets().clone();
+        if !refusals.is_empty() {
+            source = without(source, refusals, "the source").map_err(fatal)?;
+            input = offsets(&source, "the source").map_err(fatal)?;
+        }
+        let decoded = self.stages.decoder.decode(&source, &mut bad).map_err(fatal)?;
         self.cx.meters.decode_seconds.record(started.elapsed().as_secs_f64());
         let mut rows = match decoded {
             Decoded::Rows(rows) => rows,
@@ -148,7 +229,7 @@ impl Chain {
                 return Err(PushOutcome::Blocked { resume_at, reason: BlockReason::NotReady(handle) });
             }
         };
-        refuse(&mut bad, &slice.source_offsets, Stage::Decode, refusals).map_err(fatal)?;
+        refuse(&mut bad, &input, Stage::Decode, refusals).map_err(fatal)?;
         for transform in &mut self.stages.transforms {
             let input = offsets(&rows, "a stage").map_err(fatal)?;
             rows = transform.apply(rows, &mut bad).map_err(fatal)?;
@@ -164,11 +245,36 @@ impl Chain {
     fn stop_at_failing_row(&self, slice: &Slice<'_>, refusals: &Refusals) -> Result<(), PushOutcome> {
         let failing = refusals.iter().find(|(_, refusal)| self.policy(refusal.stage) == OnError::Fail);
         let Some((offset, refusal)) = failing else { return Ok(()) };
-        let text = format!(
-            "row error at partition {} offset {offset}: {} ({})",
-            slice.cover.partition, refusal.text, refusal.code
-        );
-        Err(PushOutcome::RowFails(FailCause::new(codes::ROW_FAILS_PIPELINE, text)))
+        let place = slice.places.place_of(*offset);
+        Err(row_fails(&slice.cover, place, &refusal.text, refusal.code))
+    }
+
+    /// The same for a row that came bad.
+    fn stop_at_bad_row(&self, slice: &Slice<'_>) -> Result<(), PushOutcome> {
+        match slice.bad.first() {
+            Some(bad) if self.policy(Stage::Decode) == OnError::Fail => {
+                Err(row_fails(&slice.cover, bad.place, &bad.text, bad.code))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The letters of rows that came bad and are not stored yet.
+    fn write_bad_letters(&self, slice: &Slice<'_>, stored: Place, parcel: &mut Parcel) {
+        if self.policy(Stage::Decode) != OnError::DeadLetter || self.cx.letters.is_none() {
+            return;
+        }
+        let before = parcel.letters.len();
+        for bad in slice.bad.iter().filter(|bad| bad.place >= stored) {
+            let record = bad_record(bad, slice.cover.partition, slice.oldest);
+            let letter = self.cx.sender.letter(record, None, Stage::Decode, bad.code, &bad.text);
+            self.cx.dead_decode.increment(1);
+            parcel.bytes += letter_bytes(&letter);
+            parcel.letters.push(letter);
+        }
+        if parcel.letters.len() > before {
+            parcel.holds.push(slice.ack.share(SinkId(0)));
+        }
     }
 
     /// The letters of refused records that are not stored yet, held by `sink` of the slice's batch.
@@ -183,12 +289,13 @@ impl Chain {
     ) {
         let before = parcel.letters.len();
         for (offset, refusal) in refusals {
-            let is_stored = Place::of(Offset(*offset)) < stored;
+            let place = slice.places.place_of(*offset);
+            let is_stored = place < stored;
             if self.policy(refusal.stage) != OnError::DeadLetter || is_stored || self.cx.letters.is_none() {
                 continue;
             }
-            let Ok(row) = slice.source_offsets.values().binary_search(offset) else { continue };
-            let record = record_at(&slice.source, row, slice.cover.partition, *offset);
+            let Some(row) = slice.places.row_of(*offset) else { continue };
+            let record = record_at(&slice.source, row, slice.cover.partition, place);
             let letter = self.cx.sender.letter(record, sink_name, refusal.stage, refusal.code, &refusal.text);
             match refusal.stage {
                 Stage::Decode => self.cx.dead_decode.increment(1),
@@ -218,9 +325,15 @@ impl Chain {
         let sink = path + 1;
         let id = self.cx.sinks[path].sink;
         let had = slice.below(position);
-        let dead_below = refusals.range(..position.at).count();
+        let cut_at = slice.places.offset_at(position);
+        let dead_below = refusals.range(..cut_at).count();
+        let (bad_dead, bad_skipped) = match self.policy(Stage::Decode) {
+            OnError::Skip => (0, count(slice.bad.len())),
+            OnError::DeadLetter | OnError::Fail => (count(slice.bad.len()), 0),
+        };
         if slice.cover.range.end <= position {
             let (dead, skipped) = self.split_by_policy(refusals);
+            let (dead, skipped) = (dead + bad_dead, skipped + bad_skipped);
             let replayed = slice.cover.rows - dead - skipped;
             self.book(slice, sink, Books { dead, skipped, replayed, ..Books::default() });
             return Ok(());
@@ -228,7 +341,7 @@ impl Chain {
         let mut rows = decoded.clone();
         if had > 0 {
             let offsets = offsets(&rows, "the query").map_err(fatal)?;
-            let cut = offsets.values().partition_point(|offset| Place::of(Offset(*offset)) < position);
+            let cut = offsets.values().partition_point(|offset| *offset < cut_at);
             rows = rows.slice(cut, rows.num_rows() - cut);
         }
         let mut own = Refusals::new();
@@ -255,8 +368,8 @@ impl Chain {
         let kept = count(records(&offsets));
         let (mut dead, mut skipped) = self.split_by_policy(refusals);
         let (own_dead, own_skipped) = self.split_by_policy(&own);
-        dead += own_dead;
-        skipped += own_skipped;
+        dead += own_dead + bad_dead;
+        skipped += own_skipped + bad_skipped;
         let replayed = count(had.saturating_sub(dead_below));
         let classed = dead.saturating_add(skipped).saturating_add(replayed).saturating_add(kept);
         let Some(filtered) = slice.cover.rows.checked_sub(classed) else {
@@ -270,12 +383,14 @@ impl Chain {
         self.book(slice, sink, Books { made, filtered, dead, skipped, replayed, ..Books::default() });
         let cover = Covered {
             range: slice.cover.range.start.max(position)..slice.cover.range.end,
-            rows: slice.cover.rows - count(had),
+            rows: slice.cover.rows - count(had + slice.bad.partition_point(|bad| bad.place < position)),
             ..slice.cover.clone()
         };
         let keeps_origin = self.cx.sinks[path].keeps_origin;
         for (shard, rows, offsets) in shards.split(rows, offsets).map_err(fatal)? {
-            let what = if rows.num_rows() == 0 {
+            // A mark of a copy reaches the sink even where no row is left to carry it.
+            let is_marked = slice.note.is_some_and(|note| note.copy != CopyMark::None);
+            let what = if rows.num_rows() == 0 && !is_marked {
                 Handed::Cover(cover.clone())
             } else {
                 let rows = compacted(rows);
@@ -284,7 +399,8 @@ impl Chain {
                     rows,
                     offsets,
                     origin: keeps_origin.then(|| slice.source.clone()),
-                    source_offsets: slice.source_offsets.clone(),
+                    source: slice.places.clone(),
+                    note: slice.note,
                     cover: cover.clone(),
                     hold: slice.ack.share(id),
                     oldest: slice.oldest,
@@ -307,9 +423,13 @@ impl Chain {
     }
 }
 
+fn row_fails(cover: &Covered, place: Place, text: &str, code: landfall_types::Code) -> PushOutcome {
+    let text = format!("row error at partition {} offset {place}: {text} ({code})", cover.partition);
+    PushOutcome::RowFails(FailCause::new(codes::ROW_FAILS_PIPELINE, text))
+}
+
 fn oldest_of(rows: &RecordBatch) -> Timestamp {
-    let first = rows
-        .column_by_name(columns::TIMESTAMP)
+    let first = times_of(rows)
         .and_then(|column| column.as_primitive_opt::<TimestampMicrosecondType>())
         .and_then(|times| times.values().first().copied());
     Timestamp(first.unwrap_or_default())

@@ -9,6 +9,7 @@ mod error;
 mod payload;
 mod sink;
 mod source;
+mod table;
 
 pub use decode::{Decoded, Decoder, ReadyHandle, RowError, RowErrors, Stage, Transform, Wanted};
 pub use error::{BarrierError, EngineError, PlanError, SinkError, SourceError};
@@ -21,3 +22,4 @@ pub use source::{
     GapReason, LaneId, LaneWaker, PollLimit, Polled, RevokeGuard, Source, SourceCx, SourceEvent, SourceLane,
     SourcePlan, SourceProfile,
 };
+pub use table::{BadRow, CopyMark, TableDecoder, TableId, TableNote, TableRows, TableSpec};

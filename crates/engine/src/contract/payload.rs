@@ -31,6 +31,16 @@ pub mod columns {
     pub const RECORD_HEADERS: &str = "__headers";
     /// The number of a row among those that `unnest` made of its record: UInt32; absent where nothing is unnested.
     pub const UNNEST: &str = "__unnest";
+    /// Of a table's row, what was done: `s` copied, `i`, `u`, `d`, `t`: Utf8.
+    pub const OP: &str = "_op";
+    /// Of a table's row, the log position of its commit: UInt64.
+    pub const COMMIT_LSN: &str = "_commit_lsn";
+    /// Of a table's row, its number inside its transaction, from 1; 0 for a copied one: UInt64.
+    pub const SEQ: &str = "_seq";
+    /// Of a table's row, when it was committed: Timestamp(µs, UTC).
+    pub const COMMIT_TS: &str = "_commit_ts";
+    /// Of a table's row, its transaction: UInt32, null for a copied one.
+    pub const XID: &str = "_xid";
 }
 
 /// Whether a column is hidden from a sink's table.
@@ -76,9 +86,11 @@ pub struct Header {
 pub struct OwnedRecord {
     /// Where it lies.
     pub partition: PartitionId,
-    /// Where it lies.
+    /// Where it lies; of a table's row its place's commit position.
     pub offset: Offset,
-    /// Its bytes, as published.
+    /// Of a table's row, its place inside `offset`; 0 for records. The two name it over every restart.
+    pub within: u64,
+    /// Its bytes, as published; of a table's row a JSON object of column → text.
     pub payload: Bytes,
     /// Its key.
     pub key: Option<Bytes>,

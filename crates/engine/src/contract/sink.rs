@@ -13,7 +13,7 @@ use futures::future::BoxFuture;
 use landfall_types::{Code, Epoch, PartitionId, Place, Timestamp};
 use serde::Serialize;
 
-use super::{BarrierError, OwnedRecord, PlanError, SinkError, Stage};
+use super::{BarrierError, OwnedRecord, PlanError, SinkError, Stage, TableNote};
 
 /// The identity of a pipeline, part of every position's key: `[a-z0-9._-]{1,64}`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -152,6 +152,8 @@ pub struct SealedBatch {
     pub bytes: usize,
     /// The oldest record's time.
     pub oldest: Timestamp,
+    /// Of a table's rows: their shape, and whether a copy begins or ends with them. A mark may come without rows.
+    pub note: Option<TableNote>,
 }
 
 impl SealedBatch {
@@ -200,6 +202,16 @@ pub trait Sink: Send + Sync {
     /// empty for any guarantee but [`Guarantee::Positions`].
     fn committed_positions<'a>(&'a self, cx: &'a PlanCx) -> BoxFuture<'a, Result<Positions, SinkError>>;
 
+    /// Another shape of the table (E132): batches whose note has this number come in `plan`'s schema from now on, beside
+    /// those of earlier shapes that are still on their way. The destination may change together with the first of them.
+    fn reshape<'a>(&'a self, shape: u32, plan: &'a SinkPlan, cx: &'a PlanCx) -> BoxFuture<'a, Result<(), SinkError>> {
+        let _ = (plan, cx);
+        Box::pin(async move {
+            let text = format!("this sink cannot change its columns, as shape {shape} of the table would");
+            Err(SinkError::Destination { code: crate::codes::PLAN, text })
+        })
+    }
+
     /// The writer of a shard, after `open`.
     fn writer(&self, shard: ShardId) -> Arc<dyn ShardWriter>;
 
@@ -247,6 +259,12 @@ pub trait ShardWriter: Send + Sync {
 
     /// Whether the open group is as large as the writer wants it: the worker then calls `barrier` at once.
     fn wants_barrier(&self) -> bool {
+        false
+    }
+
+    /// Whether the open group ends inside a transaction or a copy: the worker then waits for its end, at most one more
+    /// `barrier_every` (E129).
+    fn is_inside_transaction(&self) -> bool {
         false
     }
 

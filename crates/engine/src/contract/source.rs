@@ -7,8 +7,8 @@ use std::time::Instant;
 use bytes::Bytes;
 use landfall_types::{Epoch, PartitionId, Place};
 
-use super::{PlanError, SourceError};
-use crate::{PollCx, SourceBatch};
+use super::{PlanError, SourceError, TableId, TableSpec};
+use crate::{FailCause, PollCx, SourceBatch};
 
 /// A lane's number inside its pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -30,6 +30,8 @@ pub struct SourceProfile {
 pub struct SourcePlan {
     /// Its partitions as known now.
     pub partitions: Vec<PartitionId>,
+    /// Of a change source, its tables as known now.
+    pub tables: Vec<TableSpec>,
     /// Sentences for `check`.
     pub notes: Vec<String>,
 }
@@ -107,6 +109,8 @@ pub enum GapReason {
 pub enum SourceEvent {
     /// The whole set: every partition starts a new epoch.
     Assigned(Vec<PartitionId>),
+    /// Tables that are new, or have another shape; before the first partition of each is told.
+    Tables(Vec<TableSpec>),
     /// Joins the running set.
     Added(Vec<PartitionId>),
     /// To be given up; dropping the guard lets the source go on.
@@ -137,6 +141,19 @@ pub trait Source: Send {
     /// Every check of `open`, no side effect.
     fn plan(&self) -> Result<SourcePlan, PlanError>;
 
+    /// The table that a partition is of; `None` for a record source. Fixed for the partition's life.
+    fn table_of(&self, partition: PartitionId) -> Option<TableId> {
+        let _ = partition;
+        None
+    }
+
+    /// A table cannot take rows for a reason that only its destination or its owner can mend (a shape that does not fit,
+    /// a destination that refuses it), or it can again (`None`). Its partitions are not polled meanwhile; whether the
+    /// table is to be parked is the source's decision (P86).
+    fn table_refused(&mut self, table: TableId, cause: Option<&FailCause>) {
+        let _ = (table, cause);
+    }
+
     /// Starts it.
     fn open(&mut self, cx: SourceCx) -> Result<(), SourceError>;
 
@@ -146,7 +163,8 @@ pub trait Source: Send {
     /// Where a partition starts when nothing is known of it (`from.start`); a place at or after its first record.
     fn start_of(&mut self, partition: PartitionId) -> Result<Place, SourceError>;
 
-    /// A lane over these partitions; the first row of each is the first at or after its place.
+    /// A lane over these partitions; the first row of each is the first at or after its place. A source with tables has
+    /// one lane at a time: partitions join and leave it ([`SourceLane::join`]), and it is opened anew after it failed.
     fn open_lane(&mut self, id: LaneId, at: &[(PartitionId, Place, Epoch)]) -> Result<Self::Lane, SourceError>;
 
     /// Goes into the same transaction as these watermarks. `None`: unchanged.
@@ -202,4 +220,17 @@ pub trait SourceLane: Send {
     /// this thread. `cx.batch(..)` is the only way to make a batch: it publishes the ack slot first (H1). `cx.waker()`
     /// is what to wake after Empty.
     fn poll(&mut self, cx: &mut PollCx<'_>, limit: PollLimit) -> Result<Polled, SourceError>;
+
+    /// A partition joins the open lane (E12), from this place on. [`SourceError::Lane`]: it cannot serve that place any
+    /// more, and the whole lane is opened anew; the others skip what they have by position.
+    fn join(&mut self, partition: PartitionId, at: Place, epoch: Epoch) -> Result<(), SourceError> {
+        let _ = (at, epoch);
+        let text = format!("the lane takes no partition beside its own, and {partition} came");
+        Err(SourceError::Lane { code: crate::codes::LANE_CONTRACT, text })
+    }
+
+    /// A partition has left the open lane: it was retired, or starts anew later.
+    fn leave(&mut self, partition: PartitionId) {
+        let _ = partition;
+    }
 }

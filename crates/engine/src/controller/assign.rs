@@ -44,6 +44,7 @@ impl<S: Source> Controller<'_, S> {
                     self.begin(partition, false, now);
                 }
             }
+            SourceEvent::Tables(specs) => self.announce(specs, now),
             SourceEvent::Added(partitions) => {
                 partitions.into_iter().for_each(|partition| self.begin(partition, true, now));
             }
@@ -82,8 +83,14 @@ impl<S: Source> Controller<'_, S> {
     }
 
     /// Starts a partition that was assigned, or assigned again.
-    fn begin(&mut self, partition: PartitionId, is_added: bool, now: Instant) {
+    pub(super) fn begin(&mut self, partition: PartitionId, is_added: bool, now: Instant) {
         if self.parts.contains_key(&partition) {
+            return;
+        }
+        let table = self.source.table_of(partition);
+        if let Some(id) = table
+            && self.waits_for_table(partition, id, is_added)
+        {
             return;
         }
         let known = match self.left_marks.remove(&partition) {
@@ -92,7 +99,7 @@ impl<S: Source> Controller<'_, S> {
                 let resume = skip.iter().copied().min().unwrap_or(Place::START);
                 Ok(Some(StartAt { resume, skip }))
             }
-            None => start_at(&self.cx.stored, partition, &self.sink_marks()),
+            None => start_at(&self.cx.stored, partition, &self.sink_marks(table)),
         };
         let (resume, skip, persisted) = match known {
             Err(cause) => {
@@ -103,7 +110,7 @@ impl<S: Source> Controller<'_, S> {
             Ok(Some(start)) => {
                 let stored = self.cx.stored.marks.get(&partition);
                 let name_of = |sink: usize| match sink.checked_sub(1) {
-                    Some(sink) => self.cx.sinks[sink].name.as_ref(),
+                    Some(sink) => self.cx.heads[sink].name.as_ref(),
                     None => "",
                 };
                 let persisted = (0..start.skip.len())
@@ -112,7 +119,7 @@ impl<S: Source> Controller<'_, S> {
                 (start.resume, start.skip, persisted)
             }
             Ok(None) => {
-                let skip = skip_unknown(partition, &self.sink_marks());
+                let skip = skip_unknown(partition, &self.sink_marks(table));
                 let first = if is_added && !self.cx.stored.marks.is_empty() {
                     Ok(Place::START)
                 } else {
@@ -133,6 +140,7 @@ impl<S: Source> Controller<'_, S> {
         let watermarks = skip.iter().map(|skip| (*skip).max(resume)).collect();
         let part = Part {
             partition,
+            table,
             epoch: Epoch::ZERO,
             phase: Phase::Gone,
             driver: 0,
@@ -151,24 +159,35 @@ impl<S: Source> Controller<'_, S> {
         self.open(partition, resume, now);
     }
 
-    /// Opens a lane at `resume` in a new epoch, and gives it to the driver with the fewest lanes.
+    /// Opens a lane at `resume` in a new epoch, and gives it to the driver with the fewest lanes. A table's partition
+    /// joins the one lane of its source where that is open (E12).
     pub(super) fn open(&mut self, partition: PartitionId, resume: Place, now: Instant) {
         let epoch = self.cx.epochs.entry(partition).or_insert(0);
         *epoch = epoch.saturating_add(1);
         let epoch = Epoch(*epoch);
-        let id = lane_id(&mut self.next_lane);
-        let lane = match self.source.open_lane(id, &[(partition, resume, epoch)]) {
-            Ok(lane) => lane,
-            Err(SourceError::Fatal { code, text }) => {
-                self.fail(FailCause::new(code, text), false);
-                return;
-            }
-            Err(error) => {
-                let cause = source_cause(&error);
-                self.wait_to_restart(partition, cause, true, now);
-                return;
+        let table = self.parts.get(&partition).and_then(|part| part.table);
+        let joins = self.lane.filter(|_| table.is_some());
+        let (id, lane) = match joins {
+            Some(id) => (id, None),
+            None => {
+                let id = lane_id(&mut self.next_lane);
+                match self.source.open_lane(id, &[(partition, resume, epoch)]) {
+                    Ok(lane) => (id, Some(lane)),
+                    Err(SourceError::Fatal { code, text }) => {
+                        self.fail(FailCause::new(code, text), false);
+                        return;
+                    }
+                    Err(error) => {
+                        let cause = source_cause(&error);
+                        self.wait_to_restart(partition, cause, true, now);
+                        return;
+                    }
+                }
             }
         };
+        if table.is_some() {
+            self.lane = Some(id);
+        }
         let Some((driver, seat)) = self
             .cx
             .drivers
@@ -185,25 +204,31 @@ impl<S: Source> Controller<'_, S> {
             epoch,
             resume,
             self.cx.options.max_pending_batches,
-            self.cx.sinks.len(),
+            self.cx.heads.len(),
             self.waker.clone(),
             now,
         );
-        seat.lanes += 1;
         part.epoch = epoch;
         part.phase = Phase::Running;
         part.driver = driver;
         part.lane = id;
         part.harvester = Some(harvester);
         let alone_until = part.panicked.as_ref().filter(|(_, times)| *times >= 2).map(|(range, _)| range.end);
-        let slot = NewSlot { issuer, skip: part.skip.clone(), alone_until };
-        seat.commands.post(Command::Add(Box::new(NewLane { id, lane, slots: vec![slot] })));
+        let slot = NewSlot { issuer, table, skip: part.skip.clone(), alone_until };
+        match lane {
+            Some(lane) => {
+                seat.lanes += 1;
+                seat.commands.post(Command::Add(Box::new(NewLane { id, lane, slots: vec![slot] })));
+            }
+            None => seat.commands.post(Command::Join { lane: id, slot: Box::new(slot), at: resume }),
+        }
         self.dirty = true;
         self.is_news = true;
     }
 
     /// A partition leaves the pipeline: its ring closes, and whatever is in flight of it moves nothing.
     pub(super) fn give_up(&mut self, partition: PartitionId) {
+        self.waits_no_more(partition);
         let Some(part) = self.parts.remove(&partition) else { return };
         if let Some(harvester) = &part.harvester {
             harvester.close();
@@ -212,7 +237,20 @@ impl<S: Source> Controller<'_, S> {
         self.left_marks.insert(partition, part.watermarks.clone());
         if part.is_running() {
             let barrier = self.number();
-            self.drop_lane(part.driver, part.lane, barrier);
+            self.leave(&part, barrier);
+        }
+    }
+
+    /// A partition's lane leaves its driver, or the partition the lane that it shares.
+    pub(super) fn leave(&mut self, part: &Part, barrier: u64) {
+        let (driver, lane, partition) = (part.driver, part.lane, part.partition);
+        match part.table {
+            None => self.drop_lane(driver, lane, barrier),
+            Some(_) => {
+                if let Some(seat) = self.cx.drivers.get_mut(driver) {
+                    seat.commands.post(Command::Leave { lane, partition, barrier });
+                }
+            }
         }
     }
 

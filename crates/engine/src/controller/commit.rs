@@ -12,6 +12,7 @@ use crate::codes;
 use crate::contract::Source;
 use crate::core::FailCause;
 use crate::positions::{Mark, put, put_record};
+use crate::sight::Totals;
 
 /// Per partition the watermark of each sink.
 type Marks = Vec<(PartitionId, Vec<Place>)>;
@@ -77,12 +78,15 @@ impl<S: Source> Controller<'_, S> {
         let mut has_moved = false;
         for part in self.parts.values_mut() {
             let Some(harvester) = &mut part.harvester else { continue };
-            let (totals, sinks, partition) = (&mut self.totals, &self.cx.sinks, part.partition);
+            let (all, heads, partition) = (&mut self.books, &self.cx.heads, part.partition);
+            let mut table = part.table.and_then(|table| self.tables.get_mut(&table));
+            if let Some(table) = &mut table {
+                table.books.fit(heads.len());
+            }
             let harvest = harvester.harvest(|slot| {
-                let sum = &mut totals[slot.sink];
                 let books = slot.books;
-                if slot.sink > 0 && !slot.balances() {
-                    sum.off += 1;
+                let is_off = slot.sink > 0 && !slot.balances();
+                if is_off {
                     off.get_or_insert_with(|| {
                         format!(
                             "partition {partition} {}..{} of sink {}: {} rows, books {books:?}",
@@ -92,12 +96,20 @@ impl<S: Source> Controller<'_, S> {
                 }
                 let classed = books.filtered + books.dead + books.skipped + books.replayed;
                 let delivered = u64::from(slot.rows.saturating_sub(classed));
-                sum.delivered += delivered;
-                sum.filtered += u64::from(books.filtered);
-                sum.skipped += u64::from(books.skipped);
-                sum.dead += u64::from(books.dead);
-                sum.replayed += u64::from(books.replayed);
-                if let Some(run) = slot.sink.checked_sub(1).and_then(|sink| sinks.get(sink)) {
+                let settled = Totals {
+                    delivered,
+                    replayed: u64::from(books.replayed),
+                    filtered: u64::from(books.filtered),
+                    skipped: u64::from(books.skipped),
+                    dead: u64::from(books.dead),
+                    returned: 0,
+                    off: u64::from(is_off),
+                };
+                all.totals[slot.sink].add(&settled);
+                if let Some(table) = &mut table {
+                    table.books.totals[slot.sink].add(&settled);
+                }
+                if let Some(run) = slot.sink.checked_sub(1).and_then(|sink| heads.get(sink)) {
                     run.meters.rows_in.increment(u64::from(slot.rows));
                     run.meters.delivered.increment(delivered + u64::from(books.replayed));
                     run.meters.replayed.increment(u64::from(books.replayed));
@@ -218,12 +230,13 @@ impl<S: Source> Controller<'_, S> {
                 if part.persisted[sink] == Some(*mark) {
                     continue;
                 }
-                let run = sink.checked_sub(1).and_then(|sink| self.cx.sinks.get(sink));
+                let number = sink.checked_sub(1);
+                let run = number.and_then(|sink| self.sinks_of(part.table).get(sink));
                 let held = run
                     .filter(|run| run.committed.is_some())
                     .and_then(|run| run.views.iter().filter_map(|view| view.position(part.partition)).max());
                 let destination = run.map(|run| run.identity.0.clone());
-                let name = run.map_or("", |run| run.name.as_ref());
+                let name = number.and_then(|sink| self.cx.heads.get(sink)).map_or("", |head| head.name.as_ref());
                 let mark = Mark::new(*mark, held, destination, at);
                 changes.push(put(&self.cx.pipeline, &self.cx.identity, part.partition, name, &mark)?);
             }

@@ -72,6 +72,10 @@ impl<S: Source> Controller<'_, S> {
         const LATE: Duration = Duration::from_millis(500);
         let workers_ended = self.all_workers_ended();
         let letters_ended = self.letters_ended;
+        let queues: Vec<_> = match &self.drain {
+            Some(_) => self.every_sink().flat_map(|(_, _, sink)| sink.queues.iter().cloned()).collect(),
+            None => Vec::new(),
+        };
         let Some(drain) = &mut self.drain else {
             self.end_of_bounded_source(now);
             return;
@@ -89,9 +93,7 @@ impl<S: Source> Controller<'_, S> {
                     }
                     let left = drain.workers_by.saturating_duration_since(now);
                     let by = tokio::time::Instant::now() + left;
-                    for queue in self.cx.sinks.iter().flat_map(|sink| &sink.queues) {
-                        queue.urge(Urgency::Drain(by));
-                    }
+                    queues.iter().for_each(|queue| queue.urge(Urgency::Drain(by)));
                     if let Some(letters) = &self.cx.letters {
                         letters.close();
                     }
@@ -111,7 +113,8 @@ impl<S: Source> Controller<'_, S> {
 
     /// A bounded source that has nothing left drains by itself once everything is settled (E76).
     fn end_of_bounded_source(&mut self, now: Instant) {
-        if !self.is_drained || !self.parts.values().all(|part| part.is_running() || part.harvester.is_some()) {
+        let waits = self.waiting_partitions().next().is_some();
+        if !self.is_drained || waits || !self.parts.values().all(|part| part.is_running() || part.harvester.is_some()) {
             return;
         }
         let grace = Duration::from_secs(25);
@@ -147,7 +150,7 @@ impl<S: Source> Controller<'_, S> {
         let mut ranges = Vec::new();
         for part in self.parts.values() {
             for sink in 0..part.watermarks.len() {
-                let name = sink.checked_sub(1).map(|sink| self.cx.sinks[sink].name.to_string());
+                let name = sink.checked_sub(1).map(|sink| self.cx.heads[sink].name.to_string());
                 let (range, cause) = match &part.harvester {
                     Some(harvester) => {
                         let Some(range) = harvester.unsettled(sink) else { continue };
@@ -162,7 +165,8 @@ impl<S: Source> Controller<'_, S> {
                 };
                 let blocked = sink
                     .checked_sub(1)
-                    .and_then(|sink| self.cx.sinks[sink].views.iter().find_map(|view| view.failure_text()));
+                    .and_then(|sink| self.sinks_of(part.table).get(sink))
+                    .and_then(|sink| sink.views.iter().find_map(|view| view.failure_text()));
                 ranges.push(UnfinishedRange {
                     partition: part.partition.0,
                     sink: name,
@@ -174,6 +178,17 @@ impl<S: Source> Controller<'_, S> {
                 });
             }
         }
+        // Of a table that never opened nothing was read, and nothing is settled.
+        ranges.extend(self.waiting_partitions().map(|(partition, table, cause)| UnfinishedRange {
+            partition: partition.0,
+            sink: None,
+            from: 0,
+            to: 0,
+            cause: match cause {
+                Some(cause) => format!("table `{}` could not be opened: {cause}", table.name),
+                None => format!("table `{}` was not open yet", table.name),
+            },
+        }));
         ranges
     }
 }

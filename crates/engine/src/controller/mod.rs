@@ -12,6 +12,7 @@ mod partition;
 mod restart;
 mod revoke;
 mod show;
+mod tables;
 
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;
@@ -25,20 +26,25 @@ use landfall_types::{Clock, PartitionId, Place};
 use tokio::runtime::Handle;
 
 use crate::codes;
-use crate::contract::{LaneId, LaneWaker, PipelineId, Positions, Sink, SinkIdentity, Source, SourceCx, SourceError};
+use crate::contract::{
+    LaneId, LaneWaker, PipelineId, Positions, Sink, SinkIdentity, Source, SourceCx, SourceError, TableId,
+};
 use crate::core::{FailCause, Mailbox, Wake, Waker};
 use crate::driver::{Beat, Command, DriverReport};
 use crate::meters::{BalanceMeters, CheckpointMeters};
 use crate::options::PipelineOptions;
+use crate::pipeline::NotYet;
 use crate::positions::{SinkMark, Stored};
 use crate::shard::{ShardQueue, Urgency};
-use crate::sight::{PipelineState, Shared, Totals};
+use crate::sight::{Books, PipelineState, Shared};
 use crate::worker::{ShardView, WorkerReport};
 
 use commit::CommitClock;
 use drain::Drain;
 use partition::Part;
 use revoke::Revocation;
+use tables::Table;
+pub(crate) use tables::{TableJob, TableReady, TableSeat};
 
 /// What reaches the controller.
 #[derive(Debug)]
@@ -46,7 +52,9 @@ pub(crate) enum Note {
     /// From a driver.
     Driver(DriverReport),
     /// From a worker.
-    Worker { sink: usize, shard: usize, report: WorkerReport },
+    Worker { table: Option<TableId>, sink: usize, shard: usize, report: WorkerReport },
+    /// A table is open, or a shape of it is planned, or not.
+    TableReady { table: TableId, shape: u32, number: u64, result: Result<Box<TableReady>, NotYet> },
     /// The worker of dead letters has stored everything and ended.
     LettersEnded,
     /// A transaction is durable, or failed.
@@ -57,13 +65,23 @@ pub(crate) enum Note {
 
 /// One sink of a run.
 pub(crate) struct SinkRun {
-    pub(crate) name: Arc<str>,
     pub(crate) sink: Arc<dyn Sink>,
     pub(crate) identity: SinkIdentity,
     /// What it held when the run began; None for sinks that hold no positions.
     pub(crate) committed: Option<Positions>,
     pub(crate) queues: Vec<Arc<ShardQueue>>,
     pub(crate) views: Vec<Arc<ShardView>>,
+}
+
+impl std::fmt::Debug for SinkRun {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SinkRun").field("identity", &self.identity).finish_non_exhaustive()
+    }
+}
+
+/// A sink by its name, over all tables.
+pub(crate) struct SinkHead {
+    pub(crate) name: Arc<str>,
     pub(crate) meters: BalanceMeters,
 }
 
@@ -79,7 +97,11 @@ pub(crate) struct ControllerCx<L> {
     pub(crate) pipeline: PipelineId,
     pub(crate) identity: String,
     pub(crate) options: PipelineOptions,
+    pub(crate) heads: Vec<SinkHead>,
+    /// Of a record source, beside `heads`; a change source has them per table.
     pub(crate) sinks: Vec<SinkRun>,
+    /// How tables are opened, for a change source.
+    pub(crate) tables: Option<TableSeat>,
     pub(crate) drivers: Vec<DriverSeat<L>>,
     pub(crate) has_letters: bool,
     pub(crate) letters: Option<Arc<crate::dead_letter::LetterQueue>>,
@@ -112,14 +134,16 @@ pub(crate) struct Controller<'s, S: Source> {
     source: &'s mut S,
     waker: Arc<Waker>,
     parts: BTreeMap<PartitionId, Part>,
-    totals: Vec<Totals>,
-    closed_issued: u64,
+    tables: BTreeMap<TableId, Table>,
+    /// The one lane of a change source.
+    lane: Option<LaneId>,
+    books: Books,
     commit: CommitClock,
     drain: Option<Drain>,
     is_drained: bool,
     next_lane: u32,
     next_number: u64,
-    workers_ended: HashSet<(usize, usize)>,
+    workers_ended: HashSet<(Option<TableId>, usize, usize)>,
     letters_ended: bool,
     failed: Option<(FailCause, bool)>,
     aborted: bool,
@@ -139,19 +163,16 @@ impl<'s, S: Source> Controller<'s, S> {
         let waker = cx.notes.waker().clone();
         let now = cx.clock.instant();
         let letters_ended = !cx.has_letters;
-        let (totals, closed_issued) = {
-            let sight = cx.shared.sight.lock();
-            (sight.totals.clone(), sight.closed_issued)
-        };
-        let totals =
-            if totals.len() == cx.sinks.len() + 1 { totals } else { vec![Totals::default(); cx.sinks.len() + 1] };
+        let mut books = cx.shared.sight.lock().books.clone();
+        books.fit(cx.heads.len());
         Controller {
             commit: CommitClock::new(now),
             source,
             waker,
             parts: BTreeMap::new(),
-            totals,
-            closed_issued,
+            tables: BTreeMap::new(),
+            lane: None,
+            books,
             drain: None,
             is_drained: false,
             next_lane: 0,
@@ -203,6 +224,7 @@ impl<'s, S: Source> Controller<'s, S> {
         self.press_on(now);
         self.tick_commit(now);
         self.take_events(now);
+        self.step_tables(now);
         self.step_revocations(now);
         self.step_drain(now);
         self.look_for_stall(now);
@@ -220,12 +242,15 @@ impl<'s, S: Source> Controller<'s, S> {
         while let Some(note) = self.cx.notes.take() {
             match note {
                 Note::Driver(report) => self.driver_reported(report, now),
-                Note::Worker { sink, shard, report } => match report {
+                Note::Worker { table, sink, shard, report } => match report {
                     WorkerReport::Quiesced(partition, number) => self.quiesced(partition, number),
                     WorkerReport::Ended => {
-                        self.workers_ended.insert((sink, shard));
+                        self.workers_ended.insert((table, sink, shard));
                     }
                 },
+                Note::TableReady { table, shape, number, result } => {
+                    self.table_ready(table, shape, number, result, now);
+                }
                 Note::LettersEnded => self.letters_ended = true,
                 Note::Stored { number, result } => self.stored(number, result, now),
                 Note::Positions { partition, number, result } => {
@@ -239,6 +264,7 @@ impl<'s, S: Source> Controller<'s, S> {
         match report {
             DriverReport::Arrived { driver, barrier } => self.arrived(driver, barrier, now),
             DriverReport::LaneFailed { lane, cause } => self.lane_failed(lane, &cause),
+            DriverReport::ShapeWanted { table, shape, schema } => self.shape_wanted(table, shape, schema, now),
             DriverReport::SourceFailed(cause) => self.fail(cause, false),
             DriverReport::Fatal { driver, error } => {
                 let is_final = error.code == codes::INVARIANT || error.code == codes::LANE_CONTRACT;
@@ -295,10 +321,12 @@ impl<'s, S: Source> Controller<'s, S> {
         }
     }
 
-    /// Workers seal what they have and make it durable (E67, E84).
-    fn settle_soon(&self) {
-        for queue in self.cx.sinks.iter().flat_map(|sink| &sink.queues) {
-            queue.urge(Urgency::Settle);
+    /// Workers that hold rows of these partitions seal what they have and make it durable (E67, E84).
+    fn settle_soon(&self, partitions: &[PartitionId]) {
+        let tables: HashSet<Option<TableId>> =
+            partitions.iter().filter_map(|partition| self.parts.get(partition)).map(|part| part.table).collect();
+        for (_, _, sink) in self.every_sink().filter(|(table, ..)| tables.contains(table)) {
+            sink.queues.iter().for_each(|queue| queue.urge(Urgency::Settle));
         }
     }
 
@@ -313,27 +341,31 @@ impl<'s, S: Source> Controller<'s, S> {
     fn press_on(&mut self, now: Instant) {
         const AGAIN: Duration = Duration::from_millis(50);
         let Some(hurry) = &mut self.hurry else { return };
-        let has_reached = hurry
-            .targets
-            .iter()
-            .all(|(partition, end)| self.parts.get(partition).is_none_or(|part| part.watermark() >= *end));
-        if has_reached {
+        let before = hurry.targets.len();
+        hurry.targets.retain(|(partition, end)| self.parts.get(partition).is_some_and(|part| part.watermark() < *end));
+        if hurry.targets.len() < before {
+            // What a slow table holds back is no reason to keep the others waiting.
+            self.commit.soon();
+        }
+        if hurry.targets.is_empty() {
             self.hurry = None;
             self.commit.soon();
         } else if now >= hurry.next {
             hurry.next = now + AGAIN;
+            let waiting: Vec<PartitionId> = hurry.targets.iter().map(|(partition, _)| *partition).collect();
             self.flush_drivers();
-            self.settle_soon();
+            self.settle_soon(&waiting);
         }
     }
 
     /// The positions of sinks, as [`crate::positions`] wants them.
-    fn sink_marks(&self) -> Vec<SinkMark<'_>> {
+    fn sink_marks(&self, table: Option<TableId>) -> Vec<SinkMark<'_>> {
         self.cx
-            .sinks
+            .heads
             .iter()
-            .map(|sink| SinkMark {
-                name: &sink.name,
+            .zip(self.sinks_of(table))
+            .map(|(head, sink)| SinkMark {
+                name: &head.name,
                 destination: &sink.identity.0,
                 committed: sink.committed.as_ref(),
             })
@@ -362,6 +394,7 @@ impl<'s, S: Source> Controller<'s, S> {
         for revocation in &self.revocations {
             due(revocation.deadline());
         }
+        self.tables_timer().into_iter().for_each(&mut due);
         if let Some(hurry) = &self.hurry {
             due(hurry.next);
         }
@@ -373,7 +406,7 @@ impl<'s, S: Source> Controller<'s, S> {
         for seat in &self.cx.drivers {
             seat.commands.waker().wake(Wake::STOP);
         }
-        for queue in self.cx.sinks.iter().flat_map(|sink| &sink.queues) {
+        for queue in self.every_sink().flat_map(|(_, _, sink)| &sink.queues) {
             queue.urge(Urgency::Stop);
         }
         if let Some(letters) = &self.cx.letters {
@@ -411,8 +444,8 @@ impl<'s, S: Source> Controller<'s, S> {
                             seat.has_ended = true;
                         }
                     }
-                    Note::Worker { sink, shard, report: WorkerReport::Ended } => {
-                        self.workers_ended.insert((sink, shard));
+                    Note::Worker { table, sink, shard, report: WorkerReport::Ended } => {
+                        self.workers_ended.insert((table, sink, shard));
                     }
                     Note::Stored { number, result } => self.stored(number, result, now),
                     _ => {}
@@ -427,18 +460,16 @@ impl<'s, S: Source> Controller<'s, S> {
     }
 
     fn all_workers_ended(&self) -> bool {
-        self.cx
-            .sinks
-            .iter()
-            .enumerate()
-            .all(|(sink, run)| (0..run.queues.len()).all(|shard| self.workers_ended.contains(&(sink, shard))))
+        self.every_sink().all(|(table, sink, run)| {
+            (0..run.queues.len()).all(|shard| self.workers_ended.contains(&(table, sink, shard)))
+        })
     }
 
     fn look_for_stall(&mut self, now: Instant) {
         let oldest = self
             .parts
             .values()
-            .flat_map(|part| (0..=self.cx.sinks.len()).filter_map(move |sink| part.oldest(sink, now)))
+            .flat_map(|part| (0..=self.cx.heads.len()).filter_map(move |sink| part.oldest(sink, now)))
             .max_by_key(|oldest| oldest.age);
         let mut sight = self.cx.shared.sight.lock();
         sight.oldest = oldest.as_ref().map(|oldest| oldest.age);
@@ -450,7 +481,7 @@ impl<'s, S: Source> Controller<'s, S> {
         }
         sight.stalled = stalled.map(|oldest| {
             let sink = match oldest.sink.checked_sub(1) {
-                Some(sink) => format!("sink {}", self.cx.sinks[sink].name),
+                Some(sink) => format!("sink {}", self.cx.heads[sink].name),
                 None => "dead letters".to_owned(),
             };
             let text = format!(

@@ -7,7 +7,7 @@ use std::time::Instant;
 use landfall_types::{Epoch, PartitionId, Place};
 
 use super::Oldest;
-use crate::contract::LaneId;
+use crate::contract::{LaneId, TableId};
 use crate::core::{FailCause, Harvester};
 use crate::shard::ShardQueue;
 
@@ -34,6 +34,8 @@ pub(super) enum Phase {
 #[derive(Debug)]
 pub(super) struct Part {
     pub(super) partition: PartitionId,
+    /// The table it is of, for a change source.
+    pub(super) table: Option<TableId>,
     pub(super) epoch: Epoch,
     pub(super) phase: Phase,
     pub(super) driver: usize,

@@ -9,7 +9,7 @@ use landfall_types::{PartitionId, Place};
 use super::partition::{Part, Phase};
 use super::{Controller, Note};
 use crate::codes;
-use crate::contract::{LaneId, Positions, Source};
+use crate::contract::{LaneId, Positions, Source, TableId};
 use crate::core::FailCause;
 use crate::shard::Urgency;
 
@@ -27,6 +27,12 @@ impl<S: Source> Controller<'_, S> {
             .map(|part| part.partition)
             .collect();
         hit.into_iter().for_each(|partition| self.restart(partition, cause.clone()));
+        if self.lane == Some(lane) {
+            // The lane of all tables is opened anew by the first partition that is due; the others join it (E12).
+            self.lane = None;
+            let barrier = self.number();
+            self.drop_lane(0, lane, barrier);
+        }
     }
 
     /// Ends a partition's epoch and begins to clear it.
@@ -57,9 +63,12 @@ impl<S: Source> Controller<'_, S> {
         self.cx.meters.restarts.increment(1);
         part.cause = Some(cause);
         part.phase = Phase::Leaving { barrier };
-        let (driver, lane) = (part.driver, part.lane);
-        self.account(&harvester);
-        self.drop_lane(driver, lane, barrier);
+        let table = part.table;
+        self.account(table, &harvester);
+        if let Some(part) = self.parts.remove(&partition) {
+            self.leave(&part, barrier);
+            self.parts.insert(partition, part);
+        }
         self.dirty = true;
     }
 
@@ -71,7 +80,8 @@ impl<S: Source> Controller<'_, S> {
             _ => None,
         });
         let Some(partition) = hit else { return };
-        let queues: Vec<_> = self.cx.sinks.iter().flat_map(|sink| sink.queues.iter().cloned()).collect();
+        let table = self.parts.get(&partition).and_then(|part| part.table);
+        let queues: Vec<_> = self.sinks_of(table).iter().flat_map(|sink| sink.queues.iter().cloned()).collect();
         let waiting: Vec<_> = queues.into_iter().map(|queue| (self.number(), queue)).collect();
         for (number, queue) in &waiting {
             queue.urge(Urgency::Quiesce(partition, *number));
@@ -95,7 +105,9 @@ impl<S: Source> Controller<'_, S> {
         let number = self.number();
         let Some(part) = self.parts.get_mut(&partition) else { return };
         part.phase = Phase::Reading { number };
-        let sinks: Vec<_> = self.cx.sinks.iter().map(|sink| (sink.sink.clone(), sink.committed.is_some())).collect();
+        let table = part.table;
+        let sinks: Vec<_> =
+            self.sinks_of(table).iter().map(|sink| (sink.sink.clone(), sink.committed.is_some())).collect();
         let (notes, plan_cx) = (self.cx.notes.clone(), self.cx.plan_cx.clone());
         self.cx.runtime.spawn(async move {
             let mut held = Vec::with_capacity(sinks.len());
@@ -193,19 +205,20 @@ impl<S: Source> Controller<'_, S> {
     /// Rows that were issued and not settled leave the balance: they are read again (E82, E113).
     pub(super) fn return_rows(&mut self, part: &Part) {
         if let Some(harvester) = &part.harvester {
-            self.account(harvester);
+            self.account(part.table, harvester);
         }
     }
 
-    fn account(&mut self, harvester: &crate::core::Harvester) {
+    fn account(&mut self, table: Option<TableId>, harvester: &crate::core::Harvester) {
         let issued = harvester.rows_issued();
-        self.closed_issued += issued;
-        for (sink, totals) in self.totals.iter_mut().enumerate() {
-            let returned = issued - harvester.rows_harvested(sink);
-            totals.returned += returned;
-            if let Some(run) = sink.checked_sub(1).and_then(|sink| self.cx.sinks.get(sink)) {
-                run.meters.returned.increment(returned);
-            }
+        let harvested: Vec<u64> = (0..=self.cx.heads.len()).map(|sink| harvester.rows_harvested(sink)).collect();
+        self.books.close(issued, &harvested);
+        if let Some(table) = table.and_then(|table| self.tables.get_mut(&table)) {
+            table.books.fit(self.cx.heads.len());
+            table.books.close(issued, &harvested);
+        }
+        for (head, harvested) in self.cx.heads.iter().zip(harvested.iter().skip(1)) {
+            head.meters.returned.increment(issued - harvested);
         }
         self.cx.meters.stale.increment(harvester.stale());
     }

@@ -48,7 +48,8 @@ impl<S: Source> Controller<'_, S> {
         let mut held = Vec::new();
         for partition in partitions {
             let Some(part) = self.parts.get_mut(&partition) else { continue };
-            if !part.is_running() {
+            if !part.is_running() || part.table.is_some() {
+                // A table's partition leaves its lane at once; what is not settled of it is read again.
                 self.give_up(partition);
                 continue;
             }
@@ -73,6 +74,7 @@ impl<S: Source> Controller<'_, S> {
     }
 
     pub(super) fn revoke_arrived(&mut self, barrier: u64) {
+        // Tables' partitions are given up without this.
         let queues: Vec<_> = self.cx.sinks.iter().flat_map(|sink| sink.queues.iter().cloned()).collect();
         let mut next = self.next_number;
         for revocation in &mut self.revocations {

@@ -13,18 +13,24 @@ impl<S: Source> Controller<'_, S> {
         let report = self.source.report();
         let (mut batches, mut bytes) = (0, 0);
         let mut restarts = Vec::new();
+        let tables = self.table_sights(now);
+        let count = self.cx.heads.len() + 1;
         let mut sight = self.cx.shared.sight.lock();
-        sight.totals.clone_from(&self.totals);
-        sight.closed_issued = self.closed_issued;
+        sight.books.clone_from(&self.books);
+        for (id, table) in &self.tables {
+            sight.tables.insert(*id, table.books.clone());
+        }
+        sight.table_sights = tables;
         sight.live.clear();
-        sight.sink_marks.resize_with(self.totals.len(), Default::default);
+        sight.sink_marks.resize_with(count, Default::default);
         for part in self.parts.values() {
             if let Some(harvester) = &part.harvester {
                 let (part_batches, part_bytes) = harvester.pending();
                 batches += part_batches;
                 bytes += part_bytes;
-                let harvested = (0..self.totals.len()).map(|sink| harvester.rows_harvested(sink)).collect();
-                sight.live.insert(part.partition, Live { counted: harvester.counted(), harvested });
+                let harvested = (0..count).map(|sink| harvester.rows_harvested(sink)).collect();
+                let live = Live { table: part.table, counted: harvester.counted(), harvested };
+                sight.live.insert(part.partition, live);
             }
             sight.watermarks.insert(part.partition, part.watermark());
             for (sink, mark) in part.watermarks.iter().enumerate() {
@@ -37,6 +43,7 @@ impl<S: Source> Controller<'_, S> {
                 };
                 restarts.push(RestartStatus {
                     partition: part.partition.0,
+                    table: part.table,
                     cause: cause.text.to_string(),
                     code: cause.code,
                     attempt: part.attempts,
@@ -62,13 +69,14 @@ impl<S: Source> Controller<'_, S> {
         self.cx.meters.lag_records.set(lag as f64);
         self.cx.meters.pending_batches.set(batches as f64);
         self.cx.meters.pending_bytes.set(bytes as f64);
-        for (at, sink) in self.cx.sinks.iter().enumerate() {
+        for (at, sink) in self.cx.heads.iter().enumerate() {
             let balance = self.cx.shared.balance_of(at);
             sink.meters.in_flight.set(balance.in_flight as f64);
             sink.meters.off.set(if balance.ok { 0.0 } else { 1.0 });
             sink.meters.oldest.set(oldest.map_or(0.0, |age| age.as_secs_f64()));
             let (mut chunks, mut queued, mut share, mut limit) = (0, 0, 0, 0);
-            for queue in &sink.queues {
+            let runs = self.every_sink().filter(|(_, number, _)| *number == at);
+            for queue in runs.flat_map(|(_, _, run)| &run.queues) {
                 let now = queue.queued();
                 chunks += now.chunks;
                 queued += now.bytes;

@@ -253,6 +253,7 @@ pub(crate) fn ring(
         heads: vec![0; sinks],
         ends: vec![start; sinks],
         failed: vec![false; sinks],
+        is_told: false,
         rows_harvested: vec![0; sinks],
     };
     (Issuer { shared, sequence: 0, end: start, bytes: 0 }, harvester)
@@ -373,6 +374,8 @@ pub(crate) struct Harvester {
     heads: Vec<u64>,
     ends: Vec<Place>,
     failed: Vec<bool>,
+    /// The chain's failure was told.
+    is_told: bool,
     rows_harvested: Vec<u64>,
 }
 
@@ -430,7 +433,9 @@ impl Harvester {
                 }
                 if cell.status.load(Ordering::Acquire) != DELIVERED {
                     self.failed[sink] = true;
-                    found.failed.push(sink);
+                    if sink > 0 {
+                        found.failed.push(sink);
+                    }
                     break;
                 }
                 let rows = slot.rows.load(Ordering::Relaxed);
@@ -455,6 +460,14 @@ impl Harvester {
                 self.shared.heads[sink].store(self.heads[sink], Ordering::Relaxed);
                 fence(Ordering::SeqCst);
             }
+        }
+        // The chain is ahead of its sinks: what it handed over before it failed is settled first, or a row that always
+        // fails would keep those in front of it from landing for ever.
+        let first = self.heads.first().copied().unwrap_or(0);
+        let have_reached = self.heads.iter().zip(&self.failed).all(|(head, failed)| *head >= first || *failed);
+        if self.failed.first() == Some(&true) && have_reached && !self.is_told {
+            self.is_told = true;
+            found.failed.insert(0, 0);
         }
         let least = self.heads.iter().copied().min().unwrap_or(0);
         let advanced = self.shared.advanced.load(Ordering::Relaxed);

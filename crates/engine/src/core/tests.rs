@@ -50,6 +50,20 @@ fn a_failed_head_holds_back_everything_behind_it() {
     assert_eq!(harvester.unsettled(1), Some(place(10)..place(40)));
 }
 
+/// Would catch rows in front of one that always fails: given up with each restart, they would never land.
+#[test]
+fn what_was_handed_over_before_a_failure_is_settled_first() {
+    let (mut issuer, mut harvester, _) = fresh(1);
+    let first = issue(&mut issuer, 10);
+    let handed_over = first.share(SinkId(1));
+    first.deliver();
+    issue(&mut issuer, 10).fail(&cause());
+    assert!(harvester.harvest(|_| {}).failed.is_empty(), "the sink has not reached it");
+    handed_over.deliver();
+    assert_eq!(harvester.harvest(|_| {}).failed, [0, 1]);
+    assert!(harvester.harvest(|_| {}).failed.is_empty(), "told once");
+}
+
 /// Would catch a set that forgets its holds, or delivers on drop.
 #[test]
 fn dropping_an_ack_set_fails_every_batch_in_it() {

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use landfall_types::{PartitionId, Place};
 
-use super::NewLane;
+use super::{NewLane, NewSlot};
 use crate::chain::{BlockReason, ResumePoint};
-use crate::contract::LaneId;
+use crate::contract::{LaneId, TableId};
 use crate::core::{FailCause, Issuer};
 use crate::options::Backoff;
 use crate::poll::{PollSlot, SourceBatch};
@@ -25,6 +25,7 @@ pub(super) struct Parked {
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) chain_slot: usize,
+    pub(super) table: Option<TableId>,
     pub(super) skip: Vec<Place>,
     pub(super) alone_until: Option<Place>,
     pub(super) parked: Option<Parked>,
@@ -34,6 +35,19 @@ pub(super) struct Slot {
 }
 
 impl Slot {
+    fn new(new: NewSlot, chain_slot: usize) -> (Slot, PollSlot) {
+        let slot = Slot {
+            chain_slot,
+            table: new.table,
+            skip: new.skip,
+            alone_until: new.alone_until,
+            parked: None,
+            has_failed: false,
+            is_gated: false,
+        };
+        (slot, PollSlot { issuer: new.issuer, is_open: false })
+    }
+
     /// Whether a batch may be polled: nothing parked, nothing failed, below its ceilings.
     pub(super) fn may_take(&mut self, issuer: &Issuer, bytes_max: u64) -> bool {
         if self.has_failed || self.parked.is_some() || issuer.is_closed() {
@@ -60,21 +74,7 @@ pub(super) struct LaneState<L> {
 
 impl<L> LaneState<L> {
     pub(super) fn new(new: NewLane<L>, mut chain_slot: impl FnMut() -> usize) -> Self {
-        let (slots, polls) = new
-            .slots
-            .into_iter()
-            .map(|slot| {
-                let state = Slot {
-                    chain_slot: chain_slot(),
-                    skip: slot.skip,
-                    alone_until: slot.alone_until,
-                    parked: None,
-                    has_failed: false,
-                    is_gated: false,
-                };
-                (state, PollSlot { issuer: slot.issuer, is_open: false })
-            })
-            .unzip();
+        let (slots, polls) = new.slots.into_iter().map(|slot| Slot::new(slot, chain_slot())).unzip();
         LaneState {
             id: new.id,
             lane: new.lane,
@@ -85,6 +85,24 @@ impl<L> LaneState<L> {
             failures: 0,
             back_off_until: None,
         }
+    }
+
+    /// A partition joins.
+    pub(super) fn join(&mut self, new: NewSlot, chain_slot: usize) {
+        let (slot, poll) = Slot::new(new, chain_slot);
+        self.slots.push(slot);
+        self.polls.push(poll);
+    }
+
+    /// A partition leaves; what is parked of it fails.
+    pub(super) fn leave(&mut self, partition: PartitionId, cause: &FailCause) -> Option<usize> {
+        let at = self.polls.iter().position(|poll| poll.issuer.partition() == partition)?;
+        self.polls.remove(at);
+        let mut slot = self.slots.remove(at);
+        if let Some(ack) = slot.parked.take().and_then(|parked| parked.batch.ack) {
+            ack.fail(cause);
+        }
+        Some(slot.chain_slot)
     }
 
     /// Whether the lane may be asked at all now.
@@ -115,8 +133,11 @@ impl<L> LaneState<L> {
         self.polls.iter().map(|poll| poll.issuer.partition())
     }
 
-    /// Whether records are polled alone.
+    /// Whether records are polled alone. A lane of several tables is not: one bad row would make all of them crawl.
     pub(super) fn is_alone(&self) -> bool {
+        if self.slots.iter().any(|slot| slot.table.is_some()) {
+            return false;
+        }
         let mut both = self.slots.iter().zip(&self.polls);
         both.any(|(slot, poll)| slot.alone_until.is_some_and(|until| poll.issuer.end() < until))
     }

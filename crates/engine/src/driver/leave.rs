@@ -1,13 +1,17 @@
 //! Lanes that leave: a flush until a deadline is a state of the pass, not a loop, so control and other lanes go on
 //! (E16, E19, E49, E52). What did not finish by the deadline is named and fails.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
-use super::{Driver, DriverReport, Next};
+use landfall_types::{PartitionId, Place};
+
+use super::{Driver, DriverReport, NewSlot, Next};
 use crate::chain::Flushed;
 use crate::codes;
-use crate::contract::{LaneId, SourceLane};
+use crate::contract::{LaneId, SourceError, SourceLane};
 use crate::core::FailCause;
+use crate::worker::panic_text;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Who {
@@ -66,7 +70,7 @@ impl<L: SourceLane> Driver<L> {
             self.remove_lanes(&gone);
             if leaving.who == Who::Everyone {
                 // Closed before the arrival: nothing is handed over past the barrier (E19).
-                self.chain = None;
+                self.chains = None;
                 ends = true;
             }
             if let Some(barrier) = leaving.barrier {
@@ -89,9 +93,9 @@ impl<L: SourceLane> Driver<L> {
                 }
             }
             lane.fail_parked(&cause);
-            if let Some(chain) = &mut self.chain {
-                lane.slots.iter().for_each(|slot| chain.abandon(slot.chain_slot));
-                lane.partitions().for_each(|partition| chain.forget(partition));
+            if let Some(chains) = &mut self.chains {
+                lane.slots.iter().for_each(|slot| chains.abandon(slot.chain_slot));
+                lane.partitions().for_each(|partition| chains.forget(partition));
             }
         }
     }
@@ -107,13 +111,63 @@ impl<L: SourceLane> Driver<L> {
             }
             lane.fail_parked(&cause);
             for slot in &lane.slots {
-                if let Some(chain) = &mut self.chain {
-                    chain.abandon(slot.chain_slot);
+                if let Some(chains) = &mut self.chains {
+                    chains.abandon(slot.chain_slot);
                 }
                 self.free_slots.push(slot.chain_slot);
             }
         }
         self.lanes = kept;
+        self.lane_set_changed();
+    }
+
+    /// A partition joins an open lane.
+    pub(super) fn join(&mut self, id: LaneId, new: NewSlot, place: Place) {
+        let (partition, epoch) = (new.issuer.partition(), new.issuer.epoch());
+        // A lane that is gone, or a chain that has ended: the controller hears of that by itself.
+        let Some(at) = self.lanes.iter().position(|lane| lane.id == id && !lane.is_leaving) else { return };
+        let lane = &mut self.lanes[at];
+        let joined = catch_unwind(AssertUnwindSafe(|| lane.lane.join(partition, place, epoch)));
+        match joined {
+            Ok(Ok(())) => {
+                let slot = self.free_slots.pop().unwrap_or_else(|| {
+                    self.slots += 1;
+                    self.slots - 1
+                });
+                self.lanes[at].join(new, slot);
+                self.lane_set_changed();
+            }
+            Ok(Err(SourceError::Fatal { code, text })) => {
+                (self.cx.report)(DriverReport::SourceFailed(FailCause::new(code, text)));
+            }
+            Ok(Err(SourceError::Lane { code, text } | SourceError::Later { code, text })) => {
+                self.lane_failed(at, FailCause::new(code, text));
+            }
+            Err(panic) => {
+                self.cx.meters.panics.increment(1);
+                let cause = FailCause::new(codes::PANIC, format!("the lane panicked: {}", panic_text(panic)));
+                self.lane_failed(at, cause);
+            }
+        }
+    }
+
+    /// A partition leaves its lane at once.
+    pub(super) fn leave_lane(&mut self, id: LaneId, partition: PartitionId) {
+        let cause = FailCause::new(codes::EPOCH_ENDED, "the partition has left its lane");
+        let Some(lane) = self.lanes.iter_mut().find(|lane| lane.id == id) else { return };
+        let Some(slot) = lane.leave(partition, &cause) else { return };
+        let left = catch_unwind(AssertUnwindSafe(|| lane.lane.leave(partition)));
+        if let Some(chains) = &mut self.chains {
+            chains.abandon(slot);
+        }
+        self.free_slots.push(slot);
+        if let Err(panic) = left {
+            self.cx.meters.panics.increment(1);
+            let cause = FailCause::new(codes::PANIC, format!("the lane panicked: {}", panic_text(panic)));
+            if let Some(at) = self.lanes.iter().position(|lane| lane.id == id) {
+                self.lane_failed(at, cause);
+            }
+        }
         self.lane_set_changed();
     }
 

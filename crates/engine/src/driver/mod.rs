@@ -1,10 +1,12 @@
-//! A driver thread: polls its lanes in turn, pushes their batches down its chain, and keeps what is refused (E9–E61).
+//! A driver thread: polls its lanes in turn, pushes their batches down its chain or that of
+//! their table, and keeps what is refused (E9–E61).
 //!
 //! It owns a disjoint set of lanes, their parked batches, one chain and the issue side of those lanes' rings (I5). It
 //! never waits for room: a batch that cannot go on is parked in its slot while control, other lanes and flushes go on
 //! (I6, I13). It sleeps only on its waker. A panic in user code fails its batch; after a fatal error the chain is
 //! dropped at once, and the thread stays to answer every barrier.
 
+mod chains;
 mod lane;
 mod leave;
 mod pass;
@@ -18,11 +20,14 @@ use std::time::{Duration, Instant};
 
 use landfall_types::{Clock, PartitionId, Place};
 
+use arrow_schema::SchemaRef;
+
 use crate::chain::{Chain, Flushed};
-use crate::contract::{EngineError, LaneId, LaneWaker, PollLimit, SourceLane};
+use crate::contract::{EngineError, LaneId, LaneWaker, PollLimit, SourceLane, TableId};
 use crate::core::{FailCause, Issuer, Mailbox, Wake, Waker};
 use crate::meters::DriverMeters;
 
+pub(crate) use chains::Chains;
 use lane::LaneState;
 use leave::Leaving;
 
@@ -38,6 +43,8 @@ pub(crate) struct NewLane<L> {
 #[derive(Debug)]
 pub(crate) struct NewSlot {
     pub(crate) issuer: Issuer,
+    /// The table it is of.
+    pub(crate) table: Option<TableId>,
     /// Per sink (0: the chain), the place below which it has everything.
     pub(crate) skip: Vec<Place>,
     /// Records are polled alone up to here: one of them panics the chain (E61).
@@ -52,6 +59,12 @@ pub(crate) enum Command<L> {
     /// The lanes are not polled any more; their parked batches and what is coalesced have until the deadline; then
     /// one arrival.
     Stop { lanes: Vec<LaneId>, deadline: Instant, barrier: u64 },
+    /// A partition joins an open lane, from this place on (E12).
+    Join { lane: LaneId, slot: Box<NewSlot>, at: Place },
+    /// A partition leaves its lane at once, without a flush; then one arrival.
+    Leave { lane: LaneId, partition: PartitionId, barrier: u64 },
+    /// A table's chain for one of its shapes.
+    Table { table: TableId, shape: u32, chain: Box<Chain> },
     /// The lanes leave at once, without a flush; then one arrival.
     Drop { lanes: Vec<LaneId>, barrier: u64 },
     /// Everything is flushed until the deadline; then the chain is dropped, one arrival, and the thread ends.
@@ -65,6 +78,8 @@ pub(crate) enum DriverReport {
     Arrived { driver: usize, barrier: u64 },
     /// A lane cannot go on as it is.
     LaneFailed { lane: LaneId, cause: FailCause },
+    /// A batch waits for the chain of this shape.
+    ShapeWanted { table: TableId, shape: u32, schema: SchemaRef },
     /// The source as a whole cannot go on.
     SourceFailed(FailCause),
     /// The chain is gone; nothing more is pushed here.
@@ -138,7 +153,7 @@ pub(crate) struct Driver<L> {
     waker: Arc<Waker>,
     lane_waker: LaneWaker,
     /// None after a fatal error.
-    chain: Option<Chain>,
+    chains: Option<Chains>,
     lanes: Vec<LaneState<L>>,
     free_slots: Vec<usize>,
     slots: usize,
@@ -159,14 +174,14 @@ pub(crate) struct Driver<L> {
 }
 
 impl<L: SourceLane> Driver<L> {
-    pub(crate) fn new(cx: DriverCx<L>, chain: Chain) -> Self {
+    pub(crate) fn new(cx: DriverCx<L>, chains: Chains) -> Self {
         let waker = cx.commands.waker().clone();
         let to_wake = waker.clone();
         let now = cx.clock.instant();
         Driver {
             waker,
             lane_waker: LaneWaker::new(move || to_wake.wake(Wake::DATA)),
-            chain: Some(chain),
+            chains: Some(chains),
             lanes: Vec::new(),
             free_slots: Vec::new(),
             slots: 0,
@@ -206,7 +221,7 @@ impl<L: SourceLane> Driver<L> {
             }
         }
         // Whatever is still held fails here: the chain and the lanes are dropped before the arrival is told.
-        self.chain = None;
+        self.chains = None;
         self.lanes.clear();
         (self.cx.report)(DriverReport::Ended { driver: self.cx.index });
     }
@@ -238,7 +253,7 @@ impl<L: SourceLane> Driver<L> {
     /// The chain is dropped at once: its senders close, what it holds fails, and nothing later can be committed past
     /// it (E50). Only the first fatal is told.
     fn fatal(&mut self, error: EngineError) {
-        if self.chain.take().is_some() {
+        if self.chains.take().is_some() {
             for lane in &mut self.lanes {
                 lane.fail_parked(&FailCause::new(error.code, error.text.as_str()));
             }
@@ -247,8 +262,8 @@ impl<L: SourceLane> Driver<L> {
     }
 
     fn flush(&mut self) -> Flushed {
-        match &mut self.chain {
-            Some(chain) => chain.flush(),
+        match &mut self.chains {
+            Some(chains) => chains.flush(),
             None => Flushed::Done,
         }
     }

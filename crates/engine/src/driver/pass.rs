@@ -29,7 +29,7 @@ impl<L: SourceLane> Driver<L> {
         while let Some(command) = self.cx.commands.take() {
             match command {
                 Command::Add(new) => {
-                    if self.chain.is_none() {
+                    if self.chains.is_none() {
                         // After a fatal the lane is taken and dropped; its ring ends with the pipeline (E51).
                         continue;
                     }
@@ -49,6 +49,21 @@ impl<L: SourceLane> Driver<L> {
                     });
                     self.leaving.push(Leaving::lanes(lanes, deadline, barrier));
                 }
+                Command::Join { lane, slot, at } => {
+                    if self.chains.is_some() {
+                        self.join(lane, *slot, at);
+                    }
+                }
+                Command::Leave { lane, partition, barrier } => {
+                    self.leave_lane(lane, partition);
+                    (self.cx.report)(DriverReport::Arrived { driver: self.cx.index, barrier });
+                }
+                Command::Table { table, shape, chain } => {
+                    if let Some(chains) = &mut self.chains {
+                        chains.add(table, shape, *chain);
+                    }
+                    self.is_flush_refused = false;
+                }
                 Command::Drop { lanes, barrier } => {
                     self.remove_lanes(&lanes);
                     (self.cx.report)(DriverReport::Arrived { driver: self.cx.index, barrier });
@@ -63,16 +78,16 @@ impl<L: SourceLane> Driver<L> {
 
     /// Batches go on in the order in which they were parked (E10, I10).
     fn retry_parked(&mut self) -> bool {
-        let Some(chain) = &mut self.chain else { return false };
-        chain.retry_parked();
+        let Some(chains) = &mut self.chains else { return false };
+        chains.retry_parked();
         let mut order: Vec<(u64, usize, usize)> = Vec::new();
         let mut was_announced = false;
         for (at, lane) in self.lanes.iter().enumerate() {
             for (slot, state) in lane.slots.iter().enumerate() {
                 if let Some(parked) = &state.parked
-                    && chain.may_go_on(&parked.reason)
+                    && chains.may_go_on(&parked.reason, state.table, parked.batch.note.map(|note| note.shape))
                 {
-                    was_announced |= matches!(parked.reason, BlockReason::NotReady(_));
+                    was_announced |= matches!(parked.reason, BlockReason::NotReady(_) | BlockReason::Shape(..));
                     order.push((parked.number, at, slot));
                 }
             }
@@ -98,7 +113,7 @@ impl<L: SourceLane> Driver<L> {
 
     /// Polls the next lane that may be asked; false once a whole round found nothing.
     fn poll_one(&mut self, now: Instant) -> bool {
-        if self.chain.is_none() {
+        if self.chains.is_none() {
             return false;
         }
         let count = self.lanes.len();
@@ -165,6 +180,8 @@ impl<L: SourceLane> Driver<L> {
                 self.cx.meters.bytes.increment(batch.bytes as u64);
                 self.last_data = now;
                 self.is_lull_flushed = false;
+                // A shard that refused before says nothing of those that these rows go to.
+                self.is_flush_refused = false;
                 let slot = lane.polls.iter().position(|poll| poll.issuer.partition() == batch.covered.partition);
                 let Some(slot) = slot else {
                     let text = format!("a batch of partition {}, which is not the lane's", batch.covered.partition);
@@ -212,7 +229,7 @@ impl<L: SourceLane> Driver<L> {
         }
     }
 
-    fn lane_failed(&mut self, at: usize, cause: FailCause) {
+    pub(super) fn lane_failed(&mut self, at: usize, cause: FailCause) {
         let lane = &mut self.lanes[at];
         lane.is_finished = true;
         (self.cx.report)(DriverReport::LaneFailed { lane: lane.id, cause });
@@ -220,9 +237,25 @@ impl<L: SourceLane> Driver<L> {
 
     /// Pushes a batch from `from` on, and keeps it if it cannot go on.
     fn push(&mut self, at: usize, slot: usize, batch: SourceBatch, from: ResumePoint, parked: Option<u64>) {
-        let Some(chain) = &mut self.chain else { return };
+        let Some(chains) = &mut self.chains else { return };
         let state = &mut self.lanes[at].slots[slot];
         let chain_slot = state.chain_slot;
+        let (table, shape) = (state.table, batch.note.map(|note| note.shape));
+        if let (Some(table), Some(shape), None) = (table, shape, parked)
+            && !chains.knows(table, shape)
+        {
+            let schema = batch.rows.schema();
+            (self.cx.report)(DriverReport::ShapeWanted { table, shape, schema });
+        }
+        let chain = match chains.of(table, shape) {
+            Ok(chain) => chain,
+            Err(reason) => {
+                self.parked_count += u64::from(parked.is_none());
+                let number = parked.unwrap_or(self.parked_count);
+                state.parked = Some(Parked { batch, at: from, reason, number });
+                return;
+            }
+        };
         match chain.push(chain_slot, &batch, from, &state.skip) {
             PushOutcome::Done => {
                 if let Some(ack) = batch.ack {
@@ -239,7 +272,7 @@ impl<L: SourceLane> Driver<L> {
                     match &reason {
                         BlockReason::Capacity(..) => self.cx.meters.blocks_capacity.increment(1),
                         BlockReason::DeadLetters => self.cx.meters.blocks_dead_letters.increment(1),
-                        BlockReason::NotReady(_) => {}
+                        BlockReason::NotReady(_) | BlockReason::Shape(..) => {}
                     }
                     self.parked_count += 1;
                 }
@@ -269,6 +302,15 @@ impl<L: SourceLane> Driver<L> {
                 state.has_failed = true;
                 if let Some(ack) = batch.ack {
                     ack.fail(&cause);
+                }
+            }
+            // A table's chain is its own: what is wrong with it stops no other (I13). A broken invariant stops all.
+            PushOutcome::Fatal(error) if table.is_some() && error.code != codes::INVARIANT => {
+                tracing::error!(code = %error.code, "the chain of a table has failed: {}", error.text);
+                chain.abandon(chain_slot);
+                state.has_failed = true;
+                if let Some(ack) = batch.ack {
+                    ack.fail(&FailCause::new(error.code, error.text));
                 }
             }
             PushOutcome::Fatal(error) => {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use arrow_schema::{DataType, Field, Schema};
 use landfall_types::{Epoch, PartitionId, Place, SystemClock};
 
-use super::{Beat, Command, Driver, DriverCx, DriverReport, NewLane, NewSlot};
+use super::{Beat, Chains, Command, Driver, DriverCx, DriverReport, NewLane, NewSlot};
 use crate::chain::{Chain, ChainCx, ChainFactory, ChainParts, SinkPath};
 use crate::codes;
 use crate::contract::{
@@ -79,7 +79,7 @@ impl Rig {
             meters: DriverMeters::new("p"),
             beat: beat.clone(),
         };
-        let thread = std::thread::spawn(move || Driver::new(cx, chain).run());
+        let thread = std::thread::spawn(move || Driver::new(cx, Chains::Records(Box::new(chain))).run());
         let source = MemorySource::new("memory", 3);
         Rig { source, commands, reports, queue, controller, beat, thread: Some(thread), next_lane: 0 }
     }
@@ -91,7 +91,7 @@ impl Rig {
         let at = (PartitionId(partition), Place::START, Epoch(1));
         let lane = self.source.open_lane(id, &[at]).expect("it opens");
         let (issuer, harvester) = ring(at.0, at.2, at.1, 1024, 1, self.controller.clone(), Instant::now());
-        let slot = NewSlot { issuer, skip: vec![Place::START; 2], alone_until: None };
+        let slot = NewSlot { issuer, table: None, skip: vec![Place::START; 2], alone_until: None };
         self.commands.post(Command::Add(Box::new(NewLane { id, lane, slots: vec![slot] })));
         (id, harvester)
     }

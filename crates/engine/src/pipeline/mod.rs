@@ -4,8 +4,12 @@
 mod handle;
 mod plan;
 mod prepare;
+mod staging;
 mod supervisor;
+mod tables;
 
+#[cfg(all(test, not(feature = "loom")))]
+mod table_tests;
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;
 
@@ -14,16 +18,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use landfall_state::StateHandle;
-use landfall_types::{Clock, Code, Coded, Kind, Retry, SystemClock};
+use landfall_types::{ByteSize, Clock, Code, Coded, Kind, Retry, SystemClock};
 use tokio::runtime::Handle;
 
-use crate::chain::{ChainFactory, Schemas, Stages};
+use crate::chain::{ChainFactory, ChainParts, Schemas, Stages};
 use crate::codes;
-use crate::contract::{DeadLetter, PipelineId, PlanError, Sink, Source};
+use crate::contract::{DeadLetter, PipelineId, PlanError, Sink, Source, TableSpec};
 use crate::options::{OnError, PipelineOptions, SinkOptions};
 
 pub use handle::PipelineHandle;
-pub use plan::{ColumnPlan, MemoryTerm, PipelinePlan, SinkPath};
+pub use plan::{ColumnPlan, MemoryTerm, PipelinePlan, SinkPath, TablePath};
+pub(crate) use prepare::NotYet;
 
 /// One sink as it is configured.
 #[derive(Clone)]
@@ -31,6 +36,30 @@ pub(crate) struct SinkPart {
     pub(crate) name: Arc<str>,
     pub(crate) sink: Arc<dyn Sink>,
     pub(crate) options: SinkOptions,
+}
+
+/// Makes the parts of a table's chain for one of its shapes.
+pub type TableChainFactory = Arc<dyn Fn(&TableSpec) -> Result<ChainParts, PlanError> + Send + Sync>;
+
+/// Makes a table's own destination in a sink. Called once for each table and run, on an async thread; no I/O.
+pub type TableSinkFactory = Arc<dyn Fn(&TableSpec) -> Result<Arc<dyn Sink>, PlanError> + Send + Sync>;
+
+/// One sink of a change source as it is configured.
+#[derive(Clone)]
+pub(crate) struct TableSinkPart {
+    pub(crate) name: Arc<str>,
+    pub(crate) factory: TableSinkFactory,
+    pub(crate) options: SinkOptions,
+}
+
+/// What a pipeline over tables is made of.
+#[derive(Clone)]
+pub(crate) struct TableParts {
+    pub(crate) chain: TableChainFactory,
+    pub(crate) sinks: Vec<TableSinkPart>,
+    pub(crate) max_inflight_bytes: Option<ByteSize>,
+    /// How many tables the source told of when the pipeline was planned.
+    pub(crate) known: usize,
 }
 
 /// A pipeline that is not started.
@@ -43,8 +72,11 @@ pub struct Pipeline<S> {
 pub(crate) struct Parts {
     pub(crate) id: PipelineId,
     pub(crate) name: String,
-    pub(crate) chain: ChainFactory,
+    /// Of a record source.
+    pub(crate) chain: Option<ChainFactory>,
     pub(crate) sinks: Vec<SinkPart>,
+    /// Of a change source, which has no other chain and sinks.
+    pub(crate) tables: Option<TableParts>,
     pub(crate) dead_letters: Option<Arc<dyn DeadLetter>>,
     pub(crate) options: PipelineOptions,
     pub(crate) clock: Arc<dyn Clock>,
@@ -81,10 +113,22 @@ impl Coded for StartError {
 impl<S: Source + 'static> Pipeline<S> {
     /// A pipeline without sinks. Its name is its id until [`Self::named`].
     pub fn new(id: PipelineId, source: S, chain: ChainFactory) -> Self {
+        Pipeline::made(id, source, Some(chain), None)
+    }
+
+    /// A pipeline over a change source, without sinks: each table gets a chain, and in each sink a destination, of its
+    /// own ([`Self::table_sink`]).
+    pub fn of_tables(id: PipelineId, source: S, chain: TableChainFactory) -> Self {
+        let tables = TableParts { chain, sinks: Vec::new(), max_inflight_bytes: None, known: 0 };
+        Pipeline::made(id, source, None, Some(tables))
+    }
+
+    fn made(id: PipelineId, source: S, chain: Option<ChainFactory>, tables: Option<TableParts>) -> Self {
         let parts = Parts {
             name: id.0.clone(),
             id,
             chain,
+            tables,
             sinks: Vec::new(),
             dead_letters: None,
             options: PipelineOptions::default(),
@@ -104,6 +148,25 @@ impl<S: Source + 'static> Pipeline<S> {
     #[must_use]
     pub fn sink(mut self, name: impl AsRef<str>, sink: Arc<dyn Sink>, options: SinkOptions) -> Self {
         self.parts.sinks.push(SinkPart { name: Arc::from(name.as_ref()), sink, options });
+        self
+    }
+
+    /// One more sink of a pipeline over tables, up to eight: `factory` makes each table's destination.
+    #[must_use]
+    pub fn table_sink(mut self, name: impl AsRef<str>, factory: TableSinkFactory, options: SinkOptions) -> Self {
+        if let Some(tables) = &mut self.parts.tables {
+            tables.sinks.push(TableSinkPart { name: Arc::from(name.as_ref()), factory, options });
+        }
+        self
+    }
+
+    /// Batches and queues of all tables together stay under this: with many tables each gets less, in proportion, not
+    /// below 1 MiB a batch (E94).
+    #[must_use]
+    pub fn max_inflight_bytes(mut self, bytes: ByteSize) -> Self {
+        if let Some(tables) = &mut self.parts.tables {
+            tables.max_inflight_bytes = Some(bytes);
+        }
         self
     }
 
@@ -130,9 +193,12 @@ impl<S: Source + 'static> Pipeline<S> {
 
     /// Starts it. It runs until [`PipelineHandle::shutdown`], the end of a bounded source, or a broken invariant;
     /// what else goes wrong is retried in process. A destination that does not answer does not fail the start.
-    pub fn start(self, state: StateHandle, runtime: &Handle) -> Result<PipelineHandle, StartError> {
+    pub fn start(mut self, state: StateHandle, runtime: &Handle) -> Result<PipelineHandle, StartError> {
         self.parts.check()?;
-        self.source.plan()?;
+        let plan = self.source.plan()?;
+        if let Some(tables) = &mut self.parts.tables {
+            tables.known = plan.tables.len();
+        }
         Ok(supervisor::start(self, state, runtime))
     }
 }
@@ -152,19 +218,24 @@ impl Parts {
         if !is_name(id, "._-") {
             return refused(format!("pipeline id `{id}` must be 1 to 64 of a-z, 0-9, `.`, `_`, `-`"));
         }
-        if self.sinks.is_empty() || self.sinks.len() > SINKS_MAX {
-            return refused(format!("pipeline `{id}` has {} sinks, but must have 1 to {SINKS_MAX}", self.sinks.len()));
+        let count = self.sink_names().count();
+        if count == 0 || count > SINKS_MAX {
+            return refused(format!("pipeline `{id}` has {count} sinks, but must have 1 to {SINKS_MAX}"));
+        }
+        if self.tables.is_some() && !self.sinks.is_empty() {
+            return refused(format!("pipeline `{id}` is over tables: each of its sinks needs a factory per table"));
         }
         self.options.validate()?;
         let mut names = HashSet::new();
-        for part in &self.sinks {
-            if !is_name(&part.name, "_-") {
-                return refused(format!("sink name `{}` must be 1 to 64 of a-z, 0-9, `_`, `-`", part.name));
+        let of_tables = self.tables.iter().flat_map(|tables| &tables.sinks).map(|part| (&part.name, &part.options));
+        for (name, options) in self.sinks.iter().map(|part| (&part.name, &part.options)).chain(of_tables) {
+            if !is_name(name, "_-") {
+                return refused(format!("sink name `{name}` must be 1 to 64 of a-z, 0-9, `_`, `-`"));
             }
-            if !names.insert(part.name.clone()) {
-                return refused(format!("pipeline `{id}` has two sinks of the name `{}`", part.name));
+            if !names.insert(name.clone()) {
+                return refused(format!("pipeline `{id}` has two sinks of the name `{name}`"));
             }
-            part.options.validate(&part.name, &self.options)?;
+            options.validate(name, &self.options)?;
         }
         let policies = [self.options.on_error.decode, self.options.on_error.sql, self.options.on_error.sink];
         if self.dead_letters.is_none() && policies.contains(&OnError::DeadLetter) {
@@ -173,11 +244,25 @@ impl Parts {
             ));
         }
         let filters = self.sinks.iter().map(|part| part.options.filter.clone());
-        Ok(Stages::plan(&self.chain, filters)?.schemas())
+        match &self.chain {
+            Some(chain) => Ok(Stages::plan(chain, filters)?.schemas()),
+            // Each table's chain is planned when the table is opened.
+            None => Ok(Schemas { query: Arc::new(arrow_schema::Schema::empty()), sinks: Vec::new() }),
+        }
+    }
+
+    /// Names of the sinks, in order.
+    pub(crate) fn sink_names(&self) -> impl Iterator<Item = &Arc<str>> {
+        let of_tables = self.tables.iter().flat_map(|tables| &tables.sinks).map(|part| &part.name);
+        self.sinks.iter().map(|part| &part.name).chain(of_tables)
     }
 
     /// Driver threads for so many partitions.
     pub(crate) fn threads(&self, partitions: usize) -> usize {
+        if self.tables.is_some() {
+            // A change source is one lane.
+            return 1;
+        }
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         self.options.threads.unwrap_or_else(|| partitions.min(cores.saturating_sub(1))).max(1)
     }
@@ -186,7 +271,7 @@ impl Parts {
     pub(crate) fn ring_slots(&self, partitions: usize) -> usize {
         const RINGS_BYTES_MAX: usize = 64 << 20;
         const SLOTS_MIN: usize = 16;
-        let slot_bytes = 96 + (self.sinks.len() + 1) * 32;
+        let slot_bytes = 96 + (self.sink_names().count() + 1) * 32;
         let allowed = RINGS_BYTES_MAX / partitions.max(1) / slot_bytes;
         let power = allowed.checked_ilog2().map_or(SLOTS_MIN, |log| 1usize << log);
         self.options.max_pending_batches.min(power).max(SLOTS_MIN)

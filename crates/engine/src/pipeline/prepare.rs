@@ -9,7 +9,7 @@ use landfall_state::StateHandle;
 
 use super::SinkPart;
 use crate::codes;
-use crate::contract::{Guarantee, PipelineId, PlanCx, Positions, SinkError, SinkIdentity, SinkPlan};
+use crate::contract::{Guarantee, PipelineId, PlanCx, Positions, Sink, SinkError, SinkIdentity, SinkPlan};
 use crate::core::FailCause;
 use crate::positions::{Stored, read};
 
@@ -23,12 +23,12 @@ pub(super) struct OpenSink {
 
 /// Why a run cannot begin yet.
 #[derive(Debug)]
-pub(super) struct NotYet {
-    pub(super) at: String,
-    pub(super) cause: FailCause,
+pub(crate) struct NotYet {
+    pub(crate) at: String,
+    pub(crate) cause: FailCause,
     /// Only a human or a repaired destination helps; else it is passing.
-    pub(super) is_blocked: bool,
-    pub(super) after: Option<Duration>,
+    pub(crate) is_blocked: bool,
+    pub(crate) after: Option<Duration>,
 }
 
 fn not_yet(at: &str, error: &SinkError) -> NotYet {
@@ -43,7 +43,7 @@ fn not_yet(at: &str, error: &SinkError) -> NotYet {
 /// How long a sink may take to answer before it counts as down.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 
-async fn answered<T>(at: &str, call: impl Future<Output = Result<T, SinkError>>) -> Result<T, NotYet> {
+pub(super) async fn answered<T>(at: &str, call: impl Future<Output = Result<T, SinkError>>) -> Result<T, NotYet> {
     match tokio::time::timeout(ANSWER_MAX, call).await {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(error)) => Err(not_yet(at, &error)),
@@ -56,20 +56,31 @@ async fn answered<T>(at: &str, call: impl Future<Output = Result<T, SinkError>>)
     }
 }
 
-/// Opens one sink.
-pub(super) async fn open(part: &SinkPart, rows: &SchemaRef, cx: &PlanCx) -> Result<OpenSink, NotYet> {
-    let place = format!("sink {}", part.name);
-    let plan = match tokio::time::timeout(ANSWER_MAX, part.sink.plan(rows, cx)).await {
-        Ok(Ok(plan)) => plan,
+/// Has a sink plan.
+pub(super) async fn planned(
+    place: &str,
+    sink: &Arc<dyn Sink>,
+    rows: &SchemaRef,
+    cx: &PlanCx,
+) -> Result<SinkPlan, NotYet> {
+    let at = place.to_owned();
+    match tokio::time::timeout(ANSWER_MAX, sink.plan(rows, cx)).await {
+        Ok(Ok(plan)) => Ok(plan),
         Ok(Err(error)) => {
             let cause = FailCause::new(error.code, error.text);
-            return Err(NotYet { at: place, cause, is_blocked: true, after: None });
+            Err(NotYet { at, cause, is_blocked: true, after: None })
         }
         Err(_) => {
             let cause = FailCause::new(codes::ATTEMPT_TIMEOUT, format!("no answer within {ANSWER_MAX:?}"));
-            return Err(NotYet { at: place, cause, is_blocked: false, after: None });
+            Err(NotYet { at, cause, is_blocked: false, after: None })
         }
-    };
+    }
+}
+
+/// Opens one sink.
+pub(super) async fn open(part: &SinkPart, rows: &SchemaRef, cx: &PlanCx) -> Result<OpenSink, NotYet> {
+    let place = format!("sink {}", part.name);
+    let plan = planned(&place, &part.sink, rows, cx).await?;
     let identity = answered(&place, part.sink.open(&plan, cx)).await?;
     let committed = match part.sink.guarantee() {
         Guarantee::Positions => Some(answered(&place, part.sink.committed_positions(cx)).await?),

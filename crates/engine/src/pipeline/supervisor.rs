@@ -14,21 +14,22 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot, watch};
 
 use super::prepare::{NotYet, OpenSink, open, stored};
+use super::staging::{Hands, Stage};
+use super::tables::Opener;
 use super::{LEFT_BEHIND_AFTER, Parts, Pipeline, PipelineHandle};
-use crate::chain::{Chain, ChainCx, SinkPath};
+use crate::chain::Chain;
 use crate::codes;
-use crate::contract::{Guarantee, PipelineId, PlanCx, PollLimit, ShardId, ShardWriter, SinkId, Source, Stage};
-use crate::controller::{Controller, ControllerCx, DriverSeat, Note, RunEnd, SinkRun};
+use crate::contract::{PipelineId, PlanCx, PollLimit, Sink, Source, SourceLane};
+use crate::controller::{Controller, ControllerCx, DriverSeat, Note, RunEnd, SinkHead, SinkRun, TableSeat};
 use crate::core::{FailCause, Mailbox, Wake, Waker};
-use crate::dead_letter::{LetterQueue, Sender};
-use crate::driver::{Beat, Command, Driver, DriverCx, DriverReport};
+use crate::dead_letter::LetterQueue;
+use crate::driver::{Beat, Chains, Command, Driver, DriverCx, DriverReport};
 use crate::exit::{Ending, ExitReport};
-use crate::meters::{BalanceMeters, CheckpointMeters, DriverMeters, SinkMeters, dead_lettered};
-use crate::options::{OnError, Route, SinkOptions};
+use crate::meters::{BalanceMeters, CheckpointMeters, DriverMeters};
+use crate::options::OnError;
 use crate::positions::Stored;
-use crate::shard::{ShardQueue, ShareLimits, Urgency};
 use crate::sight::{Asked, PipelineState, Rates, Shared, Sight, SinkSight, Why, Word};
-use crate::worker::{RESET_MAX, ShardView, Worker, WorkerCx, panic_text};
+use crate::worker::panic_text;
 
 pub(super) fn start<S: Source + 'static>(
     pipeline: Pipeline<S>,
@@ -48,18 +49,7 @@ pub(super) fn start<S: Source + 'static>(
             why: None,
         }),
         sight: Mutex::new(Sight::default()),
-        sinks: Mutex::new(
-            parts
-                .sinks
-                .iter()
-                .map(|part| SinkSight {
-                    name: part.name.clone(),
-                    sink: part.sink.clone(),
-                    queues: Vec::new(),
-                    views: Vec::new(),
-                })
-                .collect(),
-        ),
+        sinks: Mutex::new(sights(parts)),
         letters: Mutex::new(None),
         beats: Mutex::new(Vec::new()),
         asked: Mutex::new(Asked::default()),
@@ -74,6 +64,24 @@ pub(super) fn start<S: Source + 'static>(
     PipelineHandle { shared }
 }
 
+/// The sinks as they are shown before a run has opened them.
+fn sights(parts: &Parts) -> Vec<SinkSight> {
+    let sight = |name: &Arc<str>, sink: Option<Arc<dyn Sink>>| SinkSight {
+        name: name.clone(),
+        guarantee: sink.as_ref().map_or("at least once", |sink| sink.guarantee().as_str()),
+        sink,
+        queues: Vec::new(),
+        views: Vec::new(),
+    };
+    let of_tables = parts.tables.iter().flat_map(|tables| &tables.sinks).map(|part| sight(&part.name, None));
+    parts.sinks.iter().map(|part| sight(&part.name, Some(part.sink.clone()))).chain(of_tables).collect()
+}
+
+fn heads(parts: &Parts) -> Vec<SinkHead> {
+    let meters = |name: &Arc<str>| BalanceMeters::new(&parts.id.0, name);
+    parts.sink_names().map(|name| SinkHead { name: name.clone(), meters: meters(name) }).collect()
+}
+
 struct Supervisor {
     shared: Arc<Shared>,
     state: StateHandle,
@@ -84,8 +92,7 @@ struct Supervisor {
 struct Crew {
     drivers: Vec<JoinHandle<()>>,
     wakers: Vec<Arc<Waker>>,
-    queues: Vec<Arc<ShardQueue>>,
-    workers: Vec<tokio::task::JoinHandle<()>>,
+    hands: Hands,
     letters: Option<(Arc<LetterQueue>, tokio::task::JoinHandle<()>)>,
 }
 
@@ -93,7 +100,7 @@ impl Crew {
     /// Whoever still runs is stopped, and waited for within a bound.
     async fn dismiss(self) {
         self.wakers.iter().for_each(|waker| waker.wake(Wake::STOP));
-        self.queues.iter().for_each(|queue| queue.urge(Urgency::Stop));
+        let workers = self.hands.stop();
         let drivers = self.drivers;
         let joined = tokio::task::spawn_blocking(move || {
             for driver in drivers {
@@ -104,7 +111,7 @@ impl Crew {
         if tokio::time::timeout(LEFT_BEHIND_AFTER, joined).await.is_err() {
             tracing::error!(code = %codes::DRAIN_DEADLINE, "a driver thread did not end and is left behind");
         }
-        for worker in self.workers {
+        for worker in workers {
             let abort = worker.abort_handle();
             if tokio::time::timeout(LEFT_BEHIND_AFTER, worker).await.is_err() {
                 abort.abort();
@@ -291,12 +298,10 @@ impl Supervisor {
         let failed = |text: String| RunEnd::Failed { cause: FailCause::new(codes::START, text), is_final: false };
         let waker = Arc::new(Waker::new());
         let notes: Arc<Mailbox<Note>> = Mailbox::new(waker.clone());
-        let stage = Staging { supervisor: self, pipeline: &pipeline.parts, prepared: &prepared, notes: &notes };
-        let mut crew =
-            Crew { drivers: Vec::new(), wakers: Vec::new(), queues: Vec::new(), workers: Vec::new(), letters: None };
-        let staged = stage.build::<S::Lane>(&mut crew).await;
-        let (sinks, seats) = match staged {
-            Ok(both) => both,
+        let mut crew = Crew { drivers: Vec::new(), wakers: Vec::new(), hands: Hands::default(), letters: None };
+        let staged = self.build::<S::Lane>(&pipeline.parts, &prepared, &notes, &mut crew).await;
+        let (sinks, seats, tables) = match staged {
+            Ok(all) => all,
             Err(text) => {
                 crew.dismiss().await;
                 return (Some(pipeline), failed(text));
@@ -311,7 +316,9 @@ impl Supervisor {
             pipeline: pipeline.parts.id.clone(),
             identity: prepared.identity.to_string(),
             options,
+            heads: heads(&pipeline.parts),
             sinks,
+            tables,
             drivers: seats,
             has_letters: crew.letters.is_some(),
             letters: crew.letters.as_ref().map(|(queue, _)| queue.clone()),
@@ -370,9 +377,9 @@ impl Supervisor {
         let live = std::mem::take(&mut sight.live);
         for ring in live.into_values() {
             let issued = ring.counted.rows_issued();
-            sight.closed_issued += issued;
-            for (totals, harvested) in sight.totals.iter_mut().zip(&ring.harvested) {
-                totals.returned += issued - harvested;
+            sight.books.close(issued, &ring.harvested);
+            if let Some(books) = ring.table.and_then(|table| sight.tables.get_mut(&table)) {
+                books.close(issued, &ring.harvested);
             }
         }
     }
@@ -408,6 +415,117 @@ impl Supervisor {
     }
 }
 
+impl Supervisor {
+    /// Builds a run's queues, workers and drivers.
+    #[expect(clippy::type_complexity, reason = "the three parts that a controller is made with")]
+    async fn build<L: SourceLane + 'static>(
+        &self,
+        parts: &Parts,
+        prepared: &Prepared,
+        notes: &Arc<Mailbox<Note>>,
+        crew: &mut Crew,
+    ) -> Result<(Vec<SinkRun>, Vec<DriverSeat<L>>, Option<TableSeat>), String> {
+        let on_error = parts.options.on_error;
+        let needs_letters = on_error.decode == OnError::DeadLetter || on_error.sql == OnError::DeadLetter;
+        if let Some(store) = parts.dead_letters.clone().filter(|_| needs_letters) {
+            let queue = LetterQueue::new();
+            let to_tell = notes.clone();
+            let work = queue.clone().work(store, parts.options.restart);
+            let task = self.runtime.spawn(async move {
+                work.await;
+                to_tell.post(Note::LettersEnded);
+            });
+            crew.letters = Some((queue, task));
+        }
+        *self.shared.letters.lock() = crew.letters.as_ref().map(|(queue, _)| queue.clone());
+        let stage = Stage {
+            pipeline: parts.id.clone(),
+            identity: prepared.identity.clone(),
+            options: parts.options.clone(),
+            dead_letters: parts.dead_letters.clone(),
+            letters: crew.letters.as_ref().map(|(queue, _)| queue.clone()),
+            clock: parts.clock.clone(),
+            runtime: self.runtime.clone(),
+            notes: notes.clone(),
+            hands: crew.hands.clone(),
+        };
+        let mut runs = Vec::with_capacity(prepared.sinks.len());
+        let mut paths = Vec::with_capacity(prepared.sinks.len());
+        for (at, open) in prepared.sinks.iter().enumerate() {
+            let (run, path) = stage.sink(None, at, open).await;
+            runs.push(run);
+            paths.push(path);
+        }
+        let mut sights = sights(parts);
+        for (sight, run) in sights.iter_mut().zip(&runs) {
+            sight.queues.clone_from(&run.queues);
+            sight.views.clone_from(&run.views);
+        }
+        *self.shared.sinks.lock() = sights;
+        if let Some(tables) = &parts.tables {
+            let waker = Arc::new(Waker::new());
+            if let Some(letters) = &stage.letters {
+                letters.add_driver(waker.clone());
+            }
+            let seat = self.driver(parts, 0, Chains::Tables(BTreeMap::new()), waker.clone(), notes, crew)?;
+            let opener = Opener { stage, tables: tables.shrunk(parts), plan_cx: prepared.plan_cx.clone(), waker };
+            return Ok((runs, vec![seat], Some(opener.seat())));
+        }
+        let factory = parts.chain.clone().ok_or_else(|| "the pipeline has no chain".to_owned())?;
+        let chain_cx = stage.chain(factory, paths);
+        let mut seats = Vec::new();
+        for index in 0..parts.threads(prepared.partitions.len()) {
+            let waker = Arc::new(Waker::new());
+            chain_cx.sinks.iter().flat_map(|path| &path.queues).for_each(|queue| queue.add_driver(waker.clone()));
+            if let Some(letters) = &chain_cx.letters {
+                letters.add_driver(waker.clone());
+            }
+            let chain = Chain::new(chain_cx.clone()).map_err(|error| error.to_string())?;
+            seats.push(self.driver(parts, index, Chains::Records(Box::new(chain)), waker, notes, crew)?);
+        }
+        Ok((runs, seats, None))
+    }
+
+    fn driver<L: SourceLane + 'static>(
+        &self,
+        parts: &Parts,
+        index: usize,
+        chains: Chains,
+        waker: Arc<Waker>,
+        notes: &Arc<Mailbox<Note>>,
+        crew: &mut Crew,
+    ) -> Result<DriverSeat<L>, String> {
+        let commands: Arc<Mailbox<Command<L>>> = Mailbox::new(waker.clone());
+        let beat = Beat::new(thread_name(&format!("drv{index}"), &parts.id), parts.clock.instant());
+        let to_tell = notes.clone();
+        let cx = DriverCx {
+            index,
+            commands: commands.clone(),
+            report: Arc::new(move |report| to_tell.post(Note::Driver(report))),
+            limit: PollLimit { rows: parts.options.poll_max_rows, bytes: parts.options.poll_max_bytes.as_usize() },
+            max_pending_bytes: parts.options.max_pending_bytes.get(),
+            idle_flush: parts.options.idle_flush,
+            clock: parts.clock.clone(),
+            meters: DriverMeters::new(&parts.id.0),
+            beat: beat.clone(),
+        };
+        let notes = notes.clone();
+        let thread = std::thread::Builder::new().name(beat.name.clone()).spawn(move || {
+            let ended = catch_unwind(AssertUnwindSafe(|| Driver::new(cx, chains).run()));
+            if let Err(panic) = ended {
+                let text = panic_text(panic);
+                tracing::error!(code = %codes::PANIC, driver = index, "a driver panicked: {text}");
+                notes.post(Note::Driver(DriverReport::Ended { driver: index }));
+            }
+        });
+        let thread = thread.map_err(|error| format!("a driver's thread cannot be made: {error}"))?;
+        crew.drivers.push(thread);
+        crew.wakers.push(waker);
+        self.shared.beats.lock().push(beat);
+        Ok(DriverSeat { commands, lanes: 0, has_ended: false })
+    }
+}
+
 /// Epochs that a lost controller may have given: later ones must be higher.
 fn epochs_after_panic(epochs: &mut BTreeMap<PartitionId, u32>, partitions: &[PartitionId]) {
     const GIVEN_MAX: u32 = 1 << 16;
@@ -435,210 +553,4 @@ struct Prepared {
     plan_cx: PlanCx,
     sinks: Vec<OpenSink>,
     partitions: Vec<PartitionId>,
-}
-
-/// Builds a run's queues, workers and drivers.
-struct Staging<'a> {
-    supervisor: &'a Supervisor,
-    pipeline: &'a Parts,
-    prepared: &'a Prepared,
-    notes: &'a Arc<Mailbox<Note>>,
-}
-
-impl Staging<'_> {
-    async fn build<L: crate::contract::SourceLane + 'static>(
-        &self,
-        crew: &mut Crew,
-    ) -> Result<(Vec<SinkRun>, Vec<DriverSeat<L>>), String> {
-        let pipeline = self.pipeline;
-        let on_error = pipeline.options.on_error;
-        let needs_letters = on_error.decode == OnError::DeadLetter || on_error.sql == OnError::DeadLetter;
-        if let Some(store) = pipeline.dead_letters.clone().filter(|_| needs_letters) {
-            let queue = LetterQueue::new();
-            let notes = self.notes.clone();
-            let work = queue.clone().work(store, pipeline.options.restart);
-            let task = self.supervisor.runtime.spawn(async move {
-                work.await;
-                notes.post(Note::LettersEnded);
-            });
-            crew.letters = Some((queue, task));
-        }
-        let mut runs = Vec::with_capacity(self.prepared.sinks.len());
-        let mut paths = Vec::with_capacity(self.prepared.sinks.len());
-        for (at, open) in self.prepared.sinks.iter().enumerate() {
-            let (run, path) = self.sink(at, open, crew).await;
-            runs.push(run);
-            paths.push(path);
-        }
-        *self.supervisor.shared.letters.lock() = crew.letters.as_ref().map(|(queue, _)| queue.clone());
-        *self.supervisor.shared.sinks.lock() = runs
-            .iter()
-            .map(|run| SinkSight {
-                name: run.name.clone(),
-                sink: run.sink.clone(),
-                queues: run.queues.clone(),
-                views: run.views.clone(),
-            })
-            .collect();
-        let id = &pipeline.id;
-        let chain_cx = ChainCx {
-            factory: pipeline.chain.clone(),
-            sinks: paths,
-            on_error,
-            sender: Sender { pipeline: id.clone(), source: self.prepared.identity.to_string() },
-            letters: crew.letters.as_ref().map(|(queue, _)| queue.clone()),
-            meters: DriverMeters::new(&id.0),
-            dead_decode: dead_lettered(&id.0, Stage::Decode),
-            dead_sql: dead_lettered(&id.0, Stage::Sql),
-        };
-        let mut seats = Vec::new();
-        for index in 0..pipeline.threads(self.prepared.partitions.len()) {
-            seats.push(self.driver(index, chain_cx.clone(), crew)?);
-        }
-        Ok((runs, seats))
-    }
-
-    async fn sink(&self, at: usize, open: &OpenSink, crew: &mut Crew) -> (SinkRun, SinkPath) {
-        let pipeline = self.pipeline;
-        let (part, options) = (&open.part, &open.part.options);
-        let id = SinkId(u8::try_from(at + 1).unwrap_or(u8::MAX));
-        let guarantee = part.sink.guarantee();
-        let holds_positions = matches!(guarantee, Guarantee::Positions);
-        let is_serial = part.sink.ordered() || matches!(guarantee, Guarantee::Positions | Guarantee::Redo);
-        let meters = SinkMeters::new(&pipeline.id.0, &part.name);
-        let limits = self.limits(options);
-        let mut queues = Vec::new();
-        let mut views = Vec::new();
-        for shard in 0..options.shards {
-            let queue = ShardQueue::new(limits, meters.queue_refusals.clone());
-            let view =
-                Arc::new(ShardView::new(&pipeline.id.0, &part.name, &*pipeline.clock).with_gauge(meters.up.clone()));
-            if let Some(committed) = &open.committed {
-                view.move_positions(committed.clone());
-            }
-            let writer = part.sink.writer(ShardId(shard));
-            self.spawn_worker(at, shard, part, writer, &queue, &view, is_serial, &meters, crew).await;
-            queues.push(queue);
-            views.push(view);
-        }
-        crew.queues.extend(queues.iter().cloned());
-        let path = SinkPath {
-            sink: id,
-            name: part.name.clone(),
-            schema: open.plan.schema.clone(),
-            filter: options.filter.clone(),
-            route: if holds_positions { Route::Partition } else { options.route.clone() },
-            queues: queues.clone(),
-            chunk_target: options.chunk_target_bytes.as_usize(),
-            keeps_origin: part.sink.refuses_rows() && pipeline.options.on_error.sink == OnError::DeadLetter,
-        };
-        let run = SinkRun {
-            name: part.name.clone(),
-            sink: part.sink.clone(),
-            identity: open.identity.clone(),
-            committed: open.committed.clone(),
-            queues,
-            views,
-            meters: BalanceMeters::new(&pipeline.id.0, &part.name),
-        };
-        (run, path)
-    }
-
-    fn limits(&self, options: &SinkOptions) -> ShareLimits {
-        let high = usize::try_from(options.share_bytes(&self.pipeline.options)).unwrap_or(usize::MAX);
-        ShareLimits {
-            high,
-            low: (high as f64 * self.pipeline.options.low_ratio) as usize,
-            chunks: options.queue_max_chunks,
-        }
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "one shard's parts, each made a line above its only call")]
-    async fn spawn_worker(
-        &self,
-        at: usize,
-        shard: u16,
-        part: &super::SinkPart,
-        writer: Arc<dyn ShardWriter>,
-        queue: &Arc<ShardQueue>,
-        view: &Arc<ShardView>,
-        is_serial: bool,
-        meters: &SinkMeters,
-        crew: &mut Crew,
-    ) {
-        // What an earlier run left accepted is not ours any more: its rows are read again.
-        drop(tokio::time::timeout(RESET_MAX, writer.reset()).await);
-        let pipeline = self.pipeline;
-        let notes = self.notes.clone();
-        let cx = WorkerCx {
-            pipeline: pipeline.id.clone(),
-            source: self.prepared.identity.to_string(),
-            sink_name: part.name.clone(),
-            shard: ShardId(shard),
-            writer,
-            barrier_every: part.sink.barrier_every(),
-            is_serial,
-            queue: queue.clone(),
-            options: part.options.clone(),
-            on_error: pipeline.options.on_error.sink,
-            max_bad_fraction: pipeline.options.max_bad_fraction,
-            max_bad_rows: pipeline.options.max_bad_rows,
-            letters: pipeline.dead_letters.clone(),
-            view: view.clone(),
-            meters: meters.clone(),
-            clock: pipeline.clock.clone(),
-            report: Arc::new(move |report| {
-                notes.post(Note::Worker { sink: at, shard: usize::from(shard), report });
-            }),
-        };
-        crew.workers.push(self.supervisor.runtime.spawn(Worker::new(cx).run()));
-    }
-
-    fn driver<L: crate::contract::SourceLane + 'static>(
-        &self,
-        index: usize,
-        chain_cx: ChainCx,
-        crew: &mut Crew,
-    ) -> Result<DriverSeat<L>, String> {
-        let pipeline = self.pipeline;
-        let waker = Arc::new(Waker::new());
-        chain_cx.sinks.iter().flat_map(|path| &path.queues).for_each(|queue| queue.add_driver(waker.clone()));
-        if let Some(letters) = &chain_cx.letters {
-            letters.add_driver(waker.clone());
-        }
-        let commands: Arc<Mailbox<Command<L>>> = Mailbox::new(waker.clone());
-        let now = pipeline.clock.instant();
-        let beat = Beat::new(thread_name(&format!("drv{index}"), &pipeline.id), now);
-        let meters = chain_cx.meters.clone();
-        let chain = Chain::new(chain_cx).map_err(|error| error.to_string())?;
-        let notes = self.notes.clone();
-        let cx = DriverCx {
-            index,
-            commands: commands.clone(),
-            report: Arc::new(move |report| notes.post(Note::Driver(report))),
-            limit: PollLimit {
-                rows: pipeline.options.poll_max_rows,
-                bytes: pipeline.options.poll_max_bytes.as_usize(),
-            },
-            max_pending_bytes: pipeline.options.max_pending_bytes.get(),
-            idle_flush: pipeline.options.idle_flush,
-            clock: pipeline.clock.clone(),
-            meters,
-            beat: beat.clone(),
-        };
-        let notes = self.notes.clone();
-        let thread = std::thread::Builder::new().name(beat.name.clone()).spawn(move || {
-            let ended = catch_unwind(AssertUnwindSafe(|| Driver::new(cx, chain).run()));
-            if let Err(panic) = ended {
-                let text = panic_text(panic);
-                tracing::error!(code = %codes::PANIC, driver = index, "a driver panicked: {text}");
-                notes.post(Note::Driver(DriverReport::Ended { driver: index }));
-            }
-        });
-        let thread = thread.map_err(|error| format!("a driver's thread cannot be made: {error}"))?;
-        crew.drivers.push(thread);
-        crew.wakers.push(waker);
-        self.supervisor.shared.beats.lock().push(beat);
-        Ok(DriverSeat { commands, lanes: 0, has_ended: false })
-    }
 }

@@ -4,11 +4,12 @@
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, RecordBatch, UInt32Array, UInt64Array};
 use arrow_schema::DataType;
-use landfall_types::{Offset, Place, Timestamp};
+use landfall_types::Timestamp;
 
 use super::Charge;
-use crate::contract::Covered;
+use crate::contract::{Covered, TableNote};
 use crate::core::Ack;
+use crate::source_rows::SourceRows;
 
 /// See the module.
 #[derive(Debug)]
@@ -19,8 +20,10 @@ pub(crate) struct Segment {
     pub(crate) offsets: UInt64Array,
     /// The slice's source rows, where the sink may refuse rows: what dead letters are made of.
     pub(crate) origin: Option<RecordBatch>,
-    /// The offsets of the slice's source rows.
-    pub(crate) source_offsets: UInt64Array,
+    /// Where the slice's source rows stand.
+    pub(crate) source: SourceRows,
+    /// Of a table's rows: their shape and the mark of a copy.
+    pub(crate) note: Option<TableNote>,
     /// The source rows that the segment stands for.
     pub(crate) cover: Covered,
     /// The hold on its source batch for its sink.
@@ -56,15 +59,16 @@ impl Segment {
         if at >= length {
             return Err(Box::new(self));
         }
-        let boundary = Place::of(Offset(offsets[at]));
-        let source_at = self.source_offsets.values().partition_point(|offset| *offset < boundary.at);
-        let source_rest = self.source_offsets.len() - source_at;
+        let boundary = self.source.place_of(offsets[at]);
+        let source_at = self.source.before(offsets[at]);
+        let source_rest = self.source.len() - source_at;
         let head_bytes = self.bytes / length * at;
         let head = Segment {
             rows: self.rows.slice(0, at),
             offsets: self.offsets.slice(0, at),
             origin: self.origin.as_ref().map(|origin| origin.slice(0, source_at.min(origin.num_rows()))),
-            source_offsets: self.source_offsets.slice(0, source_at),
+            source: self.source.slice(0, source_at),
+            note: self.note,
             cover: Covered {
                 range: self.cover.range.start..boundary,
                 // A cover that was joined in front of the slice's own rows keeps its rows in the head.
@@ -82,7 +86,7 @@ impl Segment {
             let at = source_at.min(origin.num_rows());
             origin.slice(at, origin.num_rows() - at)
         });
-        self.source_offsets = self.source_offsets.slice(source_at, source_rest);
+        self.source = self.source.slice(source_at, source_rest);
         self.cover.range.start = boundary;
         self.cover.rows -= head.cover.rows;
         self.bytes -= head_bytes;
@@ -112,6 +116,11 @@ impl Chunk {
     /// Whether there is nothing in it.
     pub(crate) fn is_empty(&self) -> bool {
         self.segments.is_empty()
+    }
+
+    /// Whether a segment would bring another note than those that are in it.
+    pub(crate) fn differs_from(&self, segment: &Segment) -> bool {
+        self.segments.first().is_some_and(|first| first.note != segment.note)
     }
 }
 

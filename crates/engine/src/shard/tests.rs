@@ -10,6 +10,7 @@ use proptest::prelude::*;
 use super::{Chunk, Full, Segment, ShardQueue, ShareLimits, compacted};
 use crate::contract::{Covered, SinkId};
 use crate::core::{Harvester, Wake, Waker, ring};
+use crate::source_rows::SourceRows;
 
 /// A segment of rows with these offsets, of a slice with the source offsets `0..source`.
 fn segment(offsets: &[u64], source: u64, bytes: usize) -> (Segment, Harvester) {
@@ -23,7 +24,8 @@ fn segment(offsets: &[u64], source: u64, bytes: usize) -> (Segment, Harvester) {
         rows: RecordBatch::try_from_iter([("value", values)]).expect("one column"),
         offsets: offsets.to_vec().into(),
         origin: None,
-        source_offsets: UInt64Array::from_iter_values(0..source),
+        source: SourceRows::records(UInt64Array::from_iter_values(0..source)),
+        note: None,
         cover: Covered { partition: PartitionId(0), epoch: Epoch(1), range, rows },
         hold: ack.share(SinkId(1)),
         oldest: Timestamp(0),

@@ -125,7 +125,7 @@ impl Source for MemorySource {
 
     fn plan(&self) -> Result<SourcePlan, PlanError> {
         let partitions = self.inside.lock().records.keys().copied().collect();
-        Ok(SourcePlan { partitions, notes: Vec::new() })
+        Ok(SourcePlan { partitions, ..SourcePlan::default() })
     }
 
     fn open(&mut self, cx: SourceCx) -> Result<(), SourceError> {

@@ -10,7 +10,7 @@ use arrow_array::{RecordBatch, UInt32Array};
 
 use super::ledger::Origins;
 use super::open::BatchName;
-use crate::contract::SealedBatch;
+use crate::contract::{CopyMark, SealedBatch, TableNote};
 
 /// Rows of a sealed batch that are written together.
 #[derive(Clone, Debug)]
@@ -69,6 +69,7 @@ impl Pieces {
             covers: self.whole.covers.clone(),
             bytes: 0,
             oldest: self.whole.oldest,
+            note: self.whole.note,
         };
         Some(Piece { batch: Arc::new(batch), rows: Vec::new(), path: "covers".to_owned() })
     }
@@ -121,6 +122,11 @@ impl Pieces {
             covers: Vec::new(),
             bytes: self.whole.bytes / total * rows.len(),
             oldest: self.whole.oldest,
+            // A copy ends with the last piece, which is the one with the covers.
+            note: self.whole.note.map(|note| match note.copy {
+                CopyMark::Ends(_) => TableNote { copy: CopyMark::None, ..note },
+                _ => note,
+            }),
         };
         Piece { batch: Arc::new(batch), rows, path }
     }

@@ -10,6 +10,7 @@ use crate::core::{Ack, Books, FailCause};
 use crate::dead_letter::record_at;
 use crate::options::OnError;
 use crate::shard::Charge;
+use crate::source_rows::SourceRows;
 
 /// A hold with the number of the batch's rows that it stands for.
 #[derive(Debug)]
@@ -89,7 +90,7 @@ pub(crate) struct OriginPart {
     pub(crate) offsets: UInt64Array,
     pub(crate) partition: PartitionId,
     pub(crate) origin: Option<RecordBatch>,
-    pub(crate) source_offsets: UInt64Array,
+    pub(crate) source: SourceRows,
 }
 
 /// Where each row of a sealed batch came from.
@@ -129,8 +130,8 @@ impl Origins {
     pub(crate) fn record(&self, row: usize) -> Option<OwnedRecord> {
         let (part, row) = self.part_of(row)?;
         let offset = part.offsets.value(row);
-        let at = part.source_offsets.values().binary_search(&offset).ok()?;
-        Some(record_at(part.origin.as_ref()?, at, part.partition, offset))
+        let at = part.source.row_of(offset)?;
+        Some(record_at(part.origin.as_ref()?, at, part.partition, part.source.place(at)))
     }
 
     /// Each of `rows` with every other row of its record, rising.

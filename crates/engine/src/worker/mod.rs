@@ -35,7 +35,7 @@ use crate::shard::{ShardQueue, Urgency};
 
 pub(crate) use ledger::{Ledger, Origins};
 pub(crate) use open::{BatchName, Limits, OpenBatch, SealReason};
-pub(crate) use view::{LastCommit, ShardView, SinkState};
+pub(crate) use view::{LastCommit, ShardSight, ShardView, SinkState};
 pub(crate) use write::{Progress, WriteCx, WriteEnd, write_out};
 
 /// How many times a write task may panic over one batch before the batch is given up (E120).
@@ -426,7 +426,11 @@ impl Worker {
             return false;
         }
         let is_old = match (self.cx.barrier_every, self.accepted_since) {
-            (Some(every), Some(since)) => now.duration_since(since) >= every,
+            (Some(every), Some(since)) => {
+                // A group that ends inside a transaction waits for its end, but not for ever (E129).
+                let longest = if self.cx.writer.is_inside_transaction() { every * 2 } else { every };
+                now.duration_since(since) >= longest
+            }
             _ => true,
         };
         // While a group is wanted whole, the rest of it is sealed and written first.
@@ -637,14 +641,15 @@ impl Worker {
     }
 
     fn next_timer(&self) -> Option<Instant> {
+        let now = Instant::now();
         let seal = self.open.opened().map(|opened| opened + self.limits.age);
         let barrier = match (self.accepted_since, self.cx.barrier_every) {
             _ if self.barrier_not_before.is_some() => self.barrier_not_before,
+            (Some(since), Some(every)) if self.barrier.is_none() && now >= since + every => Some(since + every * 2),
             (Some(since), Some(every)) if self.barrier.is_none() => Some(since + every),
             _ => None,
         };
         // A timer in the past would spin where something else is waited for.
-        let now = Instant::now();
         [seal, barrier, self.drain].into_iter().flatten().filter(|at| *at > now).min()
     }
 

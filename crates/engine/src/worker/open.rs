@@ -153,8 +153,13 @@ impl OpenBatch {
     /// Seals up to the limits; what is over stays open. A record is never cut, so a batch may be a record longer.
     pub(crate) fn seal(&mut self, limits: &Limits, name: &BatchName) -> Option<(SealedBatch, Ledger, Origins)> {
         let (mut rows, mut bytes) = (0usize, 0usize);
-        let mut taken = Vec::with_capacity(self.segments.len());
+        let mut taken: Vec<Segment> = Vec::with_capacity(self.segments.len());
         while let Some(segment) = self.segments.pop_front() {
+            if taken.first().is_some_and(|first| first.note != segment.note) {
+                // No sealed batch joins two notes (E5).
+                self.segments.push_front(segment);
+                break;
+            }
             let (room, bytes_room) = (limits.rows - rows, limits.bytes - bytes);
             let allowed = if segment.bytes <= bytes_room {
                 segment.len().min(room)
@@ -163,7 +168,7 @@ impl OpenBatch {
                 let average = (segment.bytes / segment.len().max(1)).max(1);
                 (bytes_room / average).min(room).max(usize::from(rows == 0))
             };
-            if allowed == 0 {
+            if allowed == 0 && segment.len() > 0 {
                 self.segments.push_front(segment);
                 break;
             }
@@ -218,6 +223,7 @@ fn sealed(segments: Vec<Segment>, name: &BatchName) -> (SealedBatch, Ledger, Ori
     let id = name.of(&covers);
     let bytes = segments.iter().map(|segment| segment.bytes).sum();
     let oldest = segments.iter().map(|segment| segment.oldest).min().unwrap_or_default();
+    let note = segments.first().and_then(|segment| segment.note);
     let mut ledger = Ledger {
         id,
         covers: covers.clone(),
@@ -233,13 +239,13 @@ fn sealed(segments: Vec<Segment>, name: &BatchName) -> (SealedBatch, Ledger, Ori
             offsets: segment.offsets,
             partition: segment.cover.partition,
             origin: segment.origin,
-            source_offsets: segment.source_offsets,
+            source: segment.source,
         });
         ledger.holds.push(Hold { rows: segment.rows.num_rows(), ack: segment.hold });
         ledger.charges.extend(segment.charge);
         parts.push(segment.rows);
     }
-    let batch = SealedBatch { id, parts: joined(parts), covers, bytes, oldest };
+    let batch = SealedBatch { id, parts: joined(parts), covers, bytes, oldest, note };
     (batch, ledger, Origins { parts: origins })
 }
 

@@ -17,6 +17,7 @@ use crate::core::{Books, Harvester, Issuer, Waker, ring};
 use crate::meters::SinkMeters;
 use crate::options::{Backoff, OnError, RetryOptions, SinkOptions};
 use crate::shard::{Chunk, Segment, ShardQueue, ShareLimits, Urgency};
+use crate::source_rows::SourceRows;
 use crate::testing::{Act, MemoryLetters, ScriptedSink, payloads};
 
 struct Rig {
@@ -100,7 +101,8 @@ impl Rig {
                 rows: RecordBatch::try_from_iter(columns).expect("columns"),
                 offsets: offsets.into(),
                 origin: Some(payloads(PartitionId(0), start..start + count, &texts)),
-                source_offsets: UInt64Array::from_iter_values(start..start + count),
+                source: SourceRows::records(UInt64Array::from_iter_values(start..start + count)),
+                note: None,
                 cover: Covered { partition: PartitionId(0), epoch: Epoch(1), range, rows: source_rows },
                 hold: ack.share(SinkId(1)),
                 oldest: Timestamp(0),
