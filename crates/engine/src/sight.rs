@@ -1,6 +1,9 @@
 //! What a pipeline shows of itself: totals, states, positions (E113, E143, E144), put together without asking the
 //! controller, so that a pipeline that hangs can still be looked at.
 
+mod books;
+mod tables;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,12 +14,18 @@ use serde::Serialize;
 use tokio::sync::{Notify, watch};
 
 use crate::contract::{PipelineId, Sink, TableId};
-use crate::core::{Counted, FailCause, Wake, Waker};
+use crate::core::{FailCause, Wake, Waker};
 use crate::dead_letter::LetterQueue;
 use crate::driver::Beat;
 use crate::exit::ExitReport;
 use crate::shard::ShardQueue;
 use crate::worker::{LastCommit, ShardView, SinkState};
+
+pub use books::Balance;
+pub(crate) use books::{Books, Live, Totals};
+pub(crate) use tables::TableSight;
+pub use tables::TableStatus;
+use tables::table_statuses;
 
 /// The state of a pipeline in one word (E143).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -36,114 +45,6 @@ pub enum PipelineState {
     Failed,
     /// It has ended.
     Stopped,
-}
-
-/// One sink's totals in source rows (E113). `in = delivered + filtered + dead_lettered + in_flight`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Balance {
-    /// Polled and not returned.
-    #[serde(rename = "in")]
-    pub rows_in: u64,
-    /// Durable in the sink (those that it had before included).
-    pub delivered: u64,
-    /// Dropped by the query, a filter, or the policy `skip`.
-    pub filtered: u64,
-    /// Set aside.
-    pub dead_lettered: u64,
-    /// Not settled yet.
-    pub in_flight: u64,
-    /// Given back by a restart and read again; not part of `in`.
-    pub returned: u64,
-    /// Whether it balances, and every settled batch's books agreed.
-    pub ok: bool,
-}
-
-/// Totals of settled source rows of one sink.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Totals {
-    pub(crate) delivered: u64,
-    pub(crate) replayed: u64,
-    pub(crate) filtered: u64,
-    pub(crate) skipped: u64,
-    pub(crate) dead: u64,
-    pub(crate) returned: u64,
-    pub(crate) off: u64,
-}
-
-impl Totals {
-    pub(crate) fn add(&mut self, other: &Totals) {
-        self.delivered += other.delivered;
-        self.replayed += other.replayed;
-        self.filtered += other.filtered;
-        self.skipped += other.skipped;
-        self.dead += other.dead;
-        self.returned += other.returned;
-        self.off += other.off;
-    }
-}
-
-/// The books of a pipeline, or of one table.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Books {
-    /// Per sink, 0 for the chain.
-    pub(crate) totals: Vec<Totals>,
-    /// Rows issued in rings that are closed.
-    pub(crate) closed_issued: u64,
-}
-
-impl Books {
-    /// Makes room for so many sinks.
-    pub(crate) fn fit(&mut self, sinks: usize) {
-        if self.totals.len() != sinks + 1 {
-            self.totals.resize(sinks + 1, Totals::default());
-        }
-    }
-
-    /// A ring is closed: what it issued and did not settle is returned.
-    pub(crate) fn close(&mut self, issued: u64, harvested: &[u64]) {
-        self.closed_issued += issued;
-        for (totals, harvested) in self.totals.iter_mut().zip(harvested) {
-            totals.returned += issued.saturating_sub(*harvested);
-        }
-    }
-
-    fn balance<'a>(&self, live: impl Iterator<Item = &'a Live>, sink: usize) -> Balance {
-        let totals = self.totals.get(sink + 1).copied().unwrap_or_default();
-        // Issued is read once per ring, so a snapshot balances at every instant.
-        let (mut issued, mut in_flight) = (self.closed_issued, 0);
-        for live in live {
-            let rows = live.counted.rows_issued();
-            issued += rows;
-            in_flight += rows.saturating_sub(live.harvested.get(sink + 1).copied().unwrap_or_default());
-        }
-        let rows_in = issued.saturating_sub(totals.returned);
-        let delivered = totals.delivered + totals.replayed;
-        let filtered = totals.filtered + totals.skipped;
-        let ok = rows_in == delivered + filtered + totals.dead + in_flight && totals.off == 0;
-        Balance { rows_in, delivered, filtered, dead_lettered: totals.dead, in_flight, returned: totals.returned, ok }
-    }
-}
-
-/// A table, as the controller sees it.
-#[derive(Clone, Debug)]
-pub(crate) struct TableSight {
-    pub(crate) id: TableId,
-    pub(crate) name: Arc<str>,
-    pub(crate) shape: u32,
-    pub(crate) state: PipelineState,
-    pub(crate) why: Option<Why>,
-    pub(crate) partitions: Vec<PartitionId>,
-    /// Per sink, those of its workers.
-    pub(crate) views: Vec<Vec<Arc<ShardView>>>,
-}
-
-/// A partition whose ring is live.
-#[derive(Clone, Debug)]
-pub(crate) struct Live {
-    pub(crate) table: Option<TableId>,
-    pub(crate) counted: Counted,
-    /// Per sink, source rows harvested.
-    pub(crate) harvested: Vec<u64>,
 }
 
 /// A partition that is restarting.
@@ -379,31 +280,6 @@ pub struct PipelineStatus {
     pub tables: Vec<TableStatus>,
 }
 
-/// One table's part.
-#[derive(Clone, Debug, Serialize)]
-pub struct TableStatus {
-    /// Its number.
-    pub id: TableId,
-    /// Its name.
-    pub name: String,
-    /// Its worst state.
-    pub state: PipelineState,
-    /// Why it is not simply running.
-    pub why: Option<Why>,
-    /// The newest shape that rows can go through.
-    pub shape: u32,
-    /// Its partitions: the stream, and copies.
-    pub partitions: Vec<u32>,
-    /// How far its slowest partition is behind what the source holds, in the source's own unit (bytes of log).
-    pub lag: u64,
-    /// Source rows settled, of the slowest sink.
-    pub rows: u64,
-    /// Source rows not settled, of the slowest sink.
-    pub in_flight: u64,
-    /// Its balance in each sink, by name.
-    pub balance: BTreeMap<String, Balance>,
-}
-
 /// See [`PipelineStatus::rates`].
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct RateStatus {
@@ -613,56 +489,6 @@ fn worst_view(views: &[crate::worker::ShardSight], at: &str) -> (PipelineState, 
         }
     }
     (state, why)
-}
-
-fn table_statuses(sight: &Sight, sinks: &[SinkSight]) -> Vec<TableStatus> {
-    const TABLES_MAX: usize = 1_000;
-    let none = Books::default();
-    let tails: BTreeMap<PartitionId, Place> = sight.tails.iter().copied().collect();
-    let mut tables: Vec<TableStatus> = sight
-        .table_sights
-        .iter()
-        .map(|table| {
-            let books = sight.tables.get(&table.id).unwrap_or(&none);
-            let live = || sight.live.values().filter(|live| live.table == Some(table.id));
-            let balance: BTreeMap<String, Balance> =
-                sinks.iter().enumerate().map(|(at, sink)| (sink.name.to_string(), books.balance(live(), at))).collect();
-            let (mut state, mut why) = (table.state, table.why.clone());
-            for (views, sink) in table.views.iter().zip(sinks) {
-                let views: Vec<_> = views.iter().map(|view| view.sight()).collect();
-                let (word, failure) = worst_view(&views, &format!("sink {}", sink.name));
-                if severity(word) > severity(state) {
-                    (state, why) = (word, failure);
-                }
-            }
-            let restarts = sight.restarts.iter().filter(|restart| restart.table == Some(table.id));
-            if let (0, Some(restart)) = (severity(state), restarts.max_by_key(|restart| restart.blocked)) {
-                state = if restart.blocked { PipelineState::Blocked } else { PipelineState::Retrying };
-                why = Some(restart.why());
-            }
-            let behind = |partition: &PartitionId| {
-                let tail = tails.get(partition)?;
-                let reached = sight.watermarks.get(partition).copied().unwrap_or(Place::START);
-                Some(tail.at.saturating_sub(reached.at))
-            };
-            let settled = |balance: &Balance| balance.delivered + balance.filtered + balance.dead_lettered;
-            TableStatus {
-                id: table.id,
-                name: table.name.to_string(),
-                state,
-                why,
-                shape: table.shape,
-                partitions: table.partitions.iter().map(|partition| partition.0).collect(),
-                lag: table.partitions.iter().filter_map(behind).max().unwrap_or_default(),
-                rows: balance.values().map(settled).min().unwrap_or_default(),
-                in_flight: balance.values().map(|balance| balance.in_flight).max().unwrap_or_default(),
-                balance,
-            }
-        })
-        .collect();
-    tables.sort_by_key(|table| std::cmp::Reverse(severity(table.state)));
-    tables.truncate(TABLES_MAX);
-    tables
 }
 
 impl RestartStatus {

@@ -8,6 +8,7 @@
 
 mod coalesce;
 mod conform;
+mod culprits;
 mod route;
 mod rows;
 mod slice;

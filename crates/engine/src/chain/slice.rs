@@ -3,7 +3,6 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use arrow_array::RecordBatch;
@@ -11,8 +10,8 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::TimestampMicrosecondType;
 use landfall_types::{Place, Timestamp};
 
-use super::rows::{Refusal, Refusals, is_rising, offsets, records, refuse, without};
-use super::{BlockReason, Chain, Handed, Handoff, PushOutcome, ResumePoint, Stages, Unfinished};
+use super::rows::{Refusals, is_rising, offsets, records, refuse, without};
+use super::{BlockReason, Chain, Handed, Handoff, PushOutcome, ResumePoint, Unfinished};
 use crate::codes;
 use crate::contract::{BadRow, CopyMark, Covered, Decoded, EngineError, RowErrors, SinkId, Stage, TableNote};
 use crate::core::{Ack, Books, FailCause};
@@ -21,7 +20,6 @@ use crate::options::OnError;
 use crate::poll::SourceBatch;
 use crate::shard::{Segment, compacted, memory_of};
 use crate::source_rows::SourceRows;
-use crate::worker::panic_text;
 
 const SLICE_ROWS_MAX: usize = 4096;
 const SLICE_BYTES_MAX: usize = 1 << 20;
@@ -59,11 +57,11 @@ impl Slices {
         u32::try_from(self.rows.div_ceil(self.per_slice)).unwrap_or(u32::MAX).max(1)
     }
 
-    fn offset(&self, row: usize) -> u64 {
+    pub(super) fn offset(&self, row: usize) -> u64 {
         self.source.offsets().value(row)
     }
 
-    fn rows_of(&self, slice: u32) -> Range<usize> {
+    pub(super) fn rows_of(&self, slice: u32) -> Range<usize> {
         let start = (slice as usize * self.per_slice).min(self.rows);
         start..(start + self.per_slice).min(self.rows)
     }
@@ -159,53 +157,6 @@ impl Chain {
             unfinished.parcel = Some(parcel);
         }
         Ok(unfinished)
-    }
-
-    /// The slice once more, without the rows that panic decoder or transforms each by itself: those are set aside with
-    /// the panic's text. The panic as it was, if none does.
-    pub(super) fn work_without_culprits(
-        &mut self,
-        batch: &SourceBatch,
-        slices: &Slices,
-        at: u32,
-        skip: &[Place],
-        first: std::thread::Result<Result<Unfinished, PushOutcome>>,
-    ) -> std::thread::Result<Result<Unfinished, PushOutcome>> {
-        self.cx.meters.panics.increment(1);
-        let mut culprits = Refusals::new();
-        let mut has_panicked = true;
-        for row in slices.rows_of(at) {
-            // What panicked may be left in any state: it is made anew before anything else is tried.
-            if std::mem::take(&mut has_panicked) {
-                match Stages::plan(&self.cx.factory, self.cx.sinks.iter().map(|path| path.filter.clone())) {
-                    Ok(stages) => self.stages = stages,
-                    Err(_) => return first,
-                }
-            }
-            let one = batch.rows.slice(row, 1);
-            let tried = catch_unwind(AssertUnwindSafe(|| {
-                let mut bad = RowErrors::default();
-                let Ok(Decoded::Rows(mut rows)) = self.stages.decoder.decode(&one, &mut bad) else { return };
-                for transform in &mut self.stages.transforms {
-                    match transform.apply(rows, &mut bad) {
-                        Ok(after) => rows = after,
-                        Err(_) => return,
-                    }
-                }
-            }));
-            if let Err(panic) = tried {
-                let text = std::sync::Arc::from(format!("decoder or query panicked: {}", panic_text(panic)));
-                has_panicked = true;
-                culprits.insert(slices.offset(row), Refusal { stage: Stage::Sql, code: codes::PANIC, text });
-            }
-        }
-        if culprits.is_empty() {
-            return first;
-        }
-        if let Ok(stages) = Stages::plan(&self.cx.factory, self.cx.sinks.iter().map(|path| path.filter.clone())) {
-            self.stages = stages;
-        }
-        catch_unwind(AssertUnwindSafe(|| self.work_slice(batch, slices, at, skip, culprits)))
     }
 
     /// Decoder and transforms.

@@ -44,7 +44,7 @@ use drain::Drain;
 use partition::Part;
 use revoke::Revocation;
 use tables::Table;
-pub(crate) use tables::{TableJob, TableReady, TableSeat};
+pub(crate) use tables::{OpenTable, TableJob, TableReady, TableSeat};
 
 /// What reaches the controller.
 #[derive(Debug)]

@@ -27,7 +27,14 @@ use crate::sight::{Books, PipelineState, TableSight, Why};
 pub(crate) struct TableJob {
     pub(crate) number: u64,
     pub(crate) spec: TableSpec,
-    pub(crate) open: Option<(Vec<Arc<dyn Sink>>, Vec<SinkPath>)>,
+    /// For a further shape of an open table.
+    pub(crate) open: Option<OpenTable>,
+}
+
+/// What a further shape is planned for.
+pub(crate) struct OpenTable {
+    pub(crate) sinks: Vec<Arc<dyn Sink>>,
+    pub(crate) paths: Vec<SinkPath>,
 }
 
 /// Starts a job; its end comes as a note.
@@ -107,6 +114,11 @@ pub(super) struct Table {
 impl Table {
     fn is_open(&self) -> bool {
         matches!(self.opening.step, Step::Done)
+    }
+
+    fn as_open(&self) -> OpenTable {
+        let sinks = self.sinks.iter().map(|run| run.sink.clone()).collect();
+        OpenTable { sinks, paths: self.paths.clone() }
     }
 
     fn failures(&self) -> impl Iterator<Item = (&Failed, &Progress)> {
@@ -218,8 +230,7 @@ impl<S: Source> Controller<'_, S> {
             return;
         }
         table.shapes.insert(shape, (spec.clone(), Progress::asked(number)));
-        let sinks = table.sinks.iter().map(|run| run.sink.clone()).collect();
-        let open = Some((sinks, table.paths.clone()));
+        let open = Some(table.as_open());
         tracing::info!(
             pipeline = %self.cx.pipeline, table = %spec.name, shape, "the table has another shape, which is planned"
         );
@@ -267,7 +278,7 @@ impl<S: Source> Controller<'_, S> {
         let TableReady { sinks, paths, chain } = *ready;
         if is_opening {
             table.sinks = sinks;
-            table.paths = paths;
+            table.paths.clone_from(&paths);
             if let Some(cause) = self.contradiction(id) {
                 // Positions that contradict each other hold up this table alone; nobody guesses.
                 if let Some(table) = self.tables.get_mut(&id) {
@@ -382,8 +393,7 @@ impl<S: Source> Controller<'_, S> {
             let Some((spec, progress)) = table.shapes.get_mut(&shape) else { continue };
             progress.step = Step::Asked { number };
             let spec = spec.clone();
-            let sinks = table.sinks.iter().map(|run| run.sink.clone()).collect();
-            let open = Some((sinks, table.paths.clone()));
+            let open = Some(table.as_open());
             self.start_job(TableJob { number, spec, open });
         }
     }

@@ -417,7 +417,6 @@ impl Supervisor {
 
 impl Supervisor {
     /// Builds a run's queues, workers and drivers.
-    #[expect(clippy::type_complexity, reason = "the three parts that a controller is made with")]
     async fn build<L: SourceLane + 'static>(
         &self,
         parts: &Parts,

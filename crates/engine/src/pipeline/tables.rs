@@ -12,10 +12,10 @@ use landfall_types::ByteSize;
 use super::prepare::{NotYet, answered, open, planned};
 use super::staging::Stage;
 use super::{Parts, SinkPart, TableParts};
-use crate::chain::{Chain, ChainFactory, SinkPath};
+use crate::chain::{Chain, ChainFactory};
 use crate::codes;
-use crate::contract::{PlanCx, PlanError, Sink, TableSpec};
-use crate::controller::{Note, TableJob, TableReady, TableSeat};
+use crate::contract::{PlanCx, PlanError, TableSpec};
+use crate::controller::{Note, OpenTable, TableJob, TableReady, TableSeat};
 use crate::core::{FailCause, Waker};
 use crate::options::{PipelineOptions, SinkOptions};
 use crate::shard::Urgency;
@@ -53,7 +53,7 @@ impl Opener {
     async fn work(&self, job: TableJob) -> Result<TableReady, NotYet> {
         match job.open {
             None => self.open(&job.spec).await,
-            Some((sinks, paths)) => self.reshape(&job.spec, &sinks, paths).await,
+            Some(open) => self.reshape(&job.spec, open).await,
         }
     }
 
@@ -90,12 +90,7 @@ impl Opener {
     }
 
     /// Plans another shape of a table that is open, and tells its sinks before any row of it comes.
-    async fn reshape(
-        &self,
-        spec: &TableSpec,
-        sinks: &[Arc<dyn Sink>],
-        mut paths: Vec<SinkPath>,
-    ) -> Result<TableReady, NotYet> {
+    async fn reshape(&self, spec: &TableSpec, OpenTable { sinks, mut paths }: OpenTable) -> Result<TableReady, NotYet> {
         let factory = self.factory(spec);
         let filters = self.tables.sinks.iter().map(|part| part.options.filter.clone());
         let schemas = crate::chain::Stages::plan(&factory, filters).map_err(|error| refused("chain", error))?.schemas();

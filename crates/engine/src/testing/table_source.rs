@@ -134,6 +134,18 @@ impl TableSource {
         self.batches(partition, shape, rows, Place { at: end, within: 0 }, per_batch, |_, _| CopyMark::None);
     }
 
+    /// More rows of a transaction of shape 1 that commits at `at`; the first of them is its row number `first`, from 1. Its
+    /// end comes later.
+    pub fn part_of_transaction(&self, partition: u32, at: u64, first: u64, rows: &[Vec<i64>], per_batch: usize) {
+        let end = Place { at, within: first + rows.len() as u64 };
+        let rows: Vec<(Place, Row)> = rows
+            .iter()
+            .zip(first..)
+            .map(|(values, within)| (Place { at, within }, Row::Good(values.clone())))
+            .collect();
+        self.batches(partition, 1, rows, end, per_batch, |_, _| CopyMark::None);
+    }
+
     /// One row that could not be made, as a transaction of its own.
     pub fn bad_row(&self, partition: u32, at: u64, end: u64, text: &str) {
         let rows = vec![(Place { at, within: 1 }, Row::Bad(text.to_owned()))];
