@@ -51,6 +51,8 @@ pub use queue::{
     BundleView, CloseError, CloseReport, Need, QueueCounts, QueueError, QueueMeters, QueueParts, QueueSettings,
     QueueSettingsError, QueueView, QueueingSink, Room, RuntimeClock, TracedTransaction, TransactionTrace,
 };
+#[cfg(feature = "bench")]
+pub use queue::{QueueBench, QueueBenchError, bench_queue};
 pub use reconnect::{Backoff, RECONNECT_FIRST, RECONNECT_MAX};
 pub use record::{
     CopyRecord, OptionSet, ParkNote, RECORD_BYTES_MAX, RECORD_VERSION, RecordError, SlotRecord, SourceRecord,

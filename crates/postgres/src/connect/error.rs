@@ -251,7 +251,7 @@ pub enum ConnectError {
     },
     /// The server refused the log-in.
     #[error("the server did not let us in: {0} ({code})", code = .0.log_in_code())]
-    LogIn(#[source] ServerError),
+    LogIn(#[source] Box<ServerError>),
     /// The SQL client failed.
     #[error("{endpoint}: {} (LF-PG0101)", chain(source))]
     Sql {
@@ -267,7 +267,7 @@ pub enum ConnectError {
         command: String,
         /// The server's error.
         #[source]
-        error: ServerError,
+        error: Box<ServerError>,
     },
     /// The connection broke.
     #[error("the connection broke: {0} (LF-PG0107)")]
@@ -280,14 +280,14 @@ pub enum ConnectError {
 impl ConnectError {
     pub(super) fn sql(endpoint: &Endpoint, source: tokio_postgres::Error) -> Self {
         if let Some(error) = source.as_db_error() {
-            return ConnectError::LogIn(ServerError {
+            return ConnectError::LogIn(Box::new(ServerError {
                 severity: cut(error.severity()),
                 sqlstate: cut(error.code().code()),
                 message: cut(error.message()),
                 detail: error.detail().map(cut),
                 hint: error.hint().map(cut),
                 routine: error.routine().map(cut),
-            });
+            }));
         }
         ConnectError::Sql { endpoint: endpoint.to_string(), source }
     }

@@ -9,6 +9,8 @@
 //! It does not decode, retry or reorder. What is dropped behind a failure is read again from the slot.
 
 mod arena;
+#[cfg(feature = "bench")]
+mod bench;
 mod channel;
 mod counters;
 mod error;
@@ -34,6 +36,8 @@ use landfall_types::{Clock, SystemClock, Timestamp};
 use tokio::task::JoinHandle;
 
 pub use arena::Need;
+#[cfg(feature = "bench")]
+pub use bench::{QueueBench, QueueBenchError, bench_queue};
 pub use channel::BundleView;
 pub use counters::QueueCounts;
 pub use error::{CloseError, CloseReport, QueueError};

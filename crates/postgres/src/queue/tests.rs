@@ -180,7 +180,7 @@ async fn the_pump_never_runs_the_inner_sink() {
         queue.on_record(room, &record(number, b"abc")).unwrap();
     }
     queue.flush().unwrap();
-    assert_eq!(control.calls(), []);
+    assert_eq!(control.calls(), Vec::<Call>::new());
     queue.close(DEADLINE).await.unwrap();
     assert_eq!(control.records(), (1..=64).collect::<Vec<_>>());
 }
@@ -275,7 +275,7 @@ async fn flush_ships_a_partial_bundle() {
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }
-    assert!(control.records().is_empty());
+    assert_eq!(control.records(), Vec::<u64>::new());
     queue.flush().unwrap();
     until("the record is taken", || control.records() == [1]).await;
     // An empty flush ships nothing.
@@ -454,7 +454,7 @@ async fn on_idle_fires_on_a_silent_channel() {
     until("it waits for room", || control.0.lock().waker.is_some()).await;
     tokio::time::advance(INTERVAL).await;
     until("it fires", || control.count(&Call::Idle) == 1).await;
-    assert!(control.records().is_empty());
+    assert_eq!(control.records(), Vec::<u64>::new());
 }
 
 /// P26. Catches counters that never come back to rest behind a failure, and records that are handed over after it.

@@ -227,7 +227,7 @@ impl FrameBuffer {
         }
     }
 
-    fn error(&self, len: usize) -> ServerError {
+    fn error(&self, len: usize) -> Box<ServerError> {
         server_error(self.buffered().get(KIND_AT..len).unwrap_or_default())
     }
 }

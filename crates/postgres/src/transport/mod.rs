@@ -94,7 +94,7 @@ pub enum Frame<'a> {
 pub enum CloseCause {
     /// The server ended it with an error.
     #[error("the server ended the stream: {0} (LF-PG0118)")]
-    Server(#[source] ServerError),
+    Server(#[source] Box<ServerError>),
     /// The server ended it in order, as at its shutdown.
     #[error("the server ended the stream, as it does at its shutdown (LF-PG0118)")]
     Ended,

@@ -72,15 +72,15 @@ impl Wire {
 }
 
 /// Reads an ErrorResponse: fields of one letter and a text each. What is cut off reads as far as it goes.
-pub(crate) fn server_error(mut body: &[u8]) -> ServerError {
-    let mut error = ServerError {
+pub(crate) fn server_error(mut body: &[u8]) -> Box<ServerError> {
+    let mut error = Box::new(ServerError {
         severity: "ERROR".to_owned(),
         sqlstate: "XX000".to_owned(),
         message: String::new(),
         detail: None,
         hint: None,
         routine: None,
-    };
+    });
     while let Some((letter, rest)) = body.split_first() {
         let Some(end) = rest.iter().position(|byte| *byte == 0) else { break };
         let (text, after) = rest.split_at(end);
