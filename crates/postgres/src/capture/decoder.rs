@@ -54,10 +54,10 @@ impl Decoder {
     pub(crate) fn new(shared: Arc<Shared>, tables: impl IntoIterator<Item = Captured>, through: Lsn) -> Self {
         let interval = shared.options.feedback_interval.min(Duration::from_secs(1));
         Decoder {
+            rounds: Rounds::new(Arc::clone(&shared.issued)),
             shared,
             tables: tables.into_iter().map(|table| (table.relation, table)).collect(),
             relations: Relations::new(),
-            rounds: Rounds::default(),
             transaction: None,
             cut_before: Vec::new(),
             keepalive: KeepAliveAdvance::new(interval, through),

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use landfall_engine::contract as engine;
 use landfall_types::{Offset, PartitionId, Place};
+use parking_lot::Mutex;
 
 use super::handover::Ready;
 use crate::decode::{OldTuple, Tuple};
@@ -56,12 +57,14 @@ pub(crate) struct Cut {
     pub(crate) end: Option<Lsn>,
 }
 
+/// Rows of each partition that were handed over: `__offset` counts them, over all connections (P91).
+pub(crate) type Issued = Arc<Mutex<BTreeMap<PartitionId, u64>>>;
+
 /// See the module.
 #[derive(Default)]
 pub(crate) struct Rounds {
     open: BTreeMap<RelationId, OpenRows>,
-    /// Rows of each partition that were handed over: `__offset` counts them.
-    issued: BTreeMap<PartitionId, u64>,
+    issued: Issued,
     end: Option<Lsn>,
     is_inside: bool,
     since: Option<Instant>,
@@ -69,6 +72,10 @@ pub(crate) struct Rounds {
 }
 
 impl Rounds {
+    pub(crate) fn new(issued: Issued) -> Self {
+        Rounds { issued, ..Rounds::default() }
+    }
+
     /// A transaction begins.
     pub(crate) fn begin(&mut self) {
         self.is_inside = true;
@@ -190,15 +197,20 @@ impl Rounds {
     }
 
     fn ready(&mut self, mut open: OpenRows) -> (PartitionId, Ready) {
-        let first = self.issued.entry(open.partition).or_default();
         let count = open.rows.rows() as u64;
+        let first = {
+            let mut issued = self.issued.lock();
+            let next = issued.entry(open.partition).or_default();
+            let first = *next;
+            *next += count;
+            first
+        };
         let bytes = open.rows.bytes() + open.bad.iter().map(|bad| bad.bytes.len()).sum::<usize>();
         let note = engine::TableNote { shape: open.shape, copy: engine::CopyMark::None };
         let schema = open.rows.plan().schema().clone();
         // Columns and schema come from one plan, so the batch can always be made.
-        let rows = open.rows.finish(open.partition, Offset(*first));
+        let rows = open.rows.finish(open.partition, Offset(first));
         let rows = rows.unwrap_or_else(|_| arrow_array::RecordBatch::new_empty(schema));
-        *first += count;
         let rows = engine::TableRows { rows, places: open.places.into(), bad: open.bad, note };
         (open.partition, Ready { rows, end: open.end, bytes })
     }

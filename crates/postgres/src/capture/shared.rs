@@ -19,6 +19,7 @@ use tokio::sync::watch;
 use super::handover::Handover;
 use super::options::CaptureOptions;
 use super::progress::Progress;
+use super::rounds::Issued;
 use crate::feedback::DurableLsn;
 use crate::record::{SourceRecord, TablePhase};
 use crate::snapshot::CopyReport;
@@ -77,6 +78,7 @@ pub(crate) struct Shared {
     /// Where what was handed over ends.
     ends: Mutex<BTreeMap<PartitionId, Place>>,
     refused: Mutex<BTreeMap<TableId, FailCause>>,
+    pub(crate) issued: Issued,
     /// Raised when the lane is opened anew: the stream starts again.
     pub(crate) reopened: watch::Sender<u64>,
     pub(crate) stop: watch::Sender<bool>,
@@ -99,6 +101,7 @@ impl Shared {
             specs: Mutex::default(),
             ends: Mutex::default(),
             refused: Mutex::default(),
+            issued: Issued::default(),
             reopened: watch::Sender::new(0),
             stop: watch::Sender::new(false),
             sight: Mutex::default(),
@@ -266,10 +269,6 @@ impl Shared {
         if !gone.is_empty() {
             self.send(SourceEvent::Retired(gone));
         }
-    }
-
-    pub(crate) fn announced(&self) -> BTreeSet<PartitionId> {
-        self.announced.lock().clone()
     }
 
     /// The number of the shape that a table was last known in, and a later one.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
 use landfall_engine::FailCause;
@@ -18,7 +18,7 @@ use super::options::CaptureOptions;
 use super::shared::Shared;
 use super::task;
 use crate::record::SourceRecord;
-use crate::{Lsn, RelationId};
+use crate::RelationId;
 
 /// One slot of one database, as a source of the engine: its tables' rows as columns, each change once (I9).
 pub struct PostgresSource {
@@ -187,15 +187,7 @@ impl Source for PostgresSource {
     }
 }
 
-/// The largest place that a table's rows before `lsn` can have.
-pub(super) fn place_of(lsn: Lsn) -> Place {
-    Place { at: lsn.0, within: 0 }
-}
-
 /// A table as the engine is told of it.
 pub(super) fn spec(relation: RelationId, target: &str, shape: u32, schema: arrow_schema::SchemaRef) -> TableSpec {
     TableSpec { id: TableId(relation.0), name: target.into(), schema, shape }
 }
-
-/// Between two looks at something that passes by itself.
-pub(super) const LOOK_EVERY: Duration = Duration::from_millis(500);

@@ -71,7 +71,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
                 ended
             }
             // Only what is not streaming is cut off here; a stream ends in order by itself.
-            _ = stopped_before_streaming(&shared) => Ended::Stopped,
+            () = stopped_before_streaming(&shared) => Ended::Stopped,
         };
         match ended {
             Ended::Stopped => break,
@@ -83,7 +83,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
                 shared.set_stage(Stage::Waiting { cause: text, code: code.to_string(), attempt: backoff.failures() });
                 tokio::select! {
                     () = tokio::time::sleep(delay) => {}
-                    _ = stop.wait_for(|is_stopped| *is_stopped) => break,
+                    () = told_to_stop(&mut stop) => break,
                 }
             }
             Ended::Final { code, text } => {
@@ -98,9 +98,12 @@ pub(super) async fn run(shared: Arc<Shared>) {
     shared.handover.finish();
 }
 
-async fn stopped_before_streaming(shared: &Arc<Shared>) {
-    let mut stop = shared.stop.subscribe();
+async fn told_to_stop(stop: &mut watch::Receiver<bool>) {
     let _ = stop.wait_for(|is_stopped| *is_stopped).await;
+}
+
+async fn stopped_before_streaming(shared: &Arc<Shared>) {
+    told_to_stop(&mut shared.stop.subscribe()).await;
     if shared.sight.lock().stage == Stage::Streaming {
         std::future::pending::<()>().await;
     }
@@ -502,7 +505,7 @@ async fn stream(
         let mut pumping = std::pin::pin!(pump(transport, &mut queue, parts));
         tokio::select! {
             end = &mut pumping => (end, None),
-            _ = stop.wait_for(|is_stopped| *is_stopped) => {
+            () = told_to_stop(&mut stop) => {
                 end_stream.send_replace(true);
                 (pumping.await, Some(Ended::Stopped))
             }
