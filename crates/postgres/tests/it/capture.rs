@@ -185,6 +185,24 @@ async fn one_bad_table_leaves_the_others_streaming() -> Result<()> {
     Ok(())
 }
 
+/// Catches a destination that is down for one table and stops the others, or whose rows are lost meanwhile (I13).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusing_destination_costs_its_own_table_only() -> Result<()> {
+    let bed = Bed::new(&format!("{ORDERS} CREATE TABLE items (id int PRIMARY KEY, n bigint);"))?;
+    let handle = bed.start()?;
+    bed.until_equal(&handle, "public.orders", COLUMNS, &["id"]).await?;
+    bed.lake.refuse("public.items", true);
+    bed.shop
+        .psql("INSERT INTO items SELECT n, n FROM generate_series(1, 5000) n; DELETE FROM orders WHERE id % 2 = 0;")?;
+    bed.until_equal(&handle, "public.orders", COLUMNS, &["id"]).await?;
+    assert!(bed.lake.rows("public.items").is_empty());
+    bed.lake.refuse("public.items", false);
+    bed.until_equal(&handle, "public.items", &["id", "n"], &["id"]).await?;
+    assert_eq!(bed.lake.doubles("public.items"), 0);
+    end(handle).await;
+    Ok(())
+}
+
 /// Catches any order of work, stops and crashes after which source and target differ, or a change stands twice (T4 in short).
 #[tokio::test(flavor = "multi_thread")]
 async fn the_oracle_agrees_after_random_work_and_restarts() -> Result<()> {
@@ -206,8 +224,11 @@ async fn the_oracle_agrees_after_random_work_and_restarts() -> Result<()> {
             bed.shop.psql(&work(&mut random))?;
         }
         match random.random_range(0..4) {
-            // The process is gone from one moment to the next.
-            0 => drop(handle),
+            // Ended at once, with everything that is on its way.
+            0 => {
+                handle.abort();
+                handle.ended().await;
+            }
             1 => {
                 bed.shop.server.kill()?;
                 bed.shop.server.start_again()?;
