@@ -182,6 +182,18 @@ impl Partition {
         self.condition.lock().clone()
     }
 
+    /// The condition as it is shown: a partition that could write and whose gate capacity has closed is full (C98). It
+    /// is read off the gate, so it ends with it.
+    pub(crate) fn standing(&self) -> Condition {
+        let condition = self.condition();
+        match self.intake.at_capacity() {
+            Some(reason) if condition.state == Condition::READY.state => {
+                Condition { state: "fenced", health: Health::Full, cause: Some(reason.into()) }
+            }
+            _ => condition,
+        }
+    }
+
     pub(crate) fn set_condition(&self, condition: Condition) {
         *self.condition.lock() = condition;
     }
@@ -238,7 +250,7 @@ impl Partition {
     }
 
     pub(crate) fn status(&self) -> PartitionStatus {
-        let condition = self.condition();
+        let condition = self.standing();
         PartitionStatus {
             partition: self.id,
             tail: self.tail.get(),

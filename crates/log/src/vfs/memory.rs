@@ -34,6 +34,8 @@ struct State {
     /// Name changes that no directory sync has confirmed, in order: the name and what it then meant.
     pending_names: Vec<(PathBuf, Option<u64>)>,
     faults: faults::Faults,
+    /// None: no end of it.
+    free_bytes: Option<u64>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -259,7 +261,7 @@ impl Vfs for MemoryVfs {
     }
 
     fn free_bytes(&self, _: &Path) -> io::Result<u64> {
-        Ok(u64::MAX)
+        Ok(self.state.lock().free_bytes.unwrap_or(u64::MAX))
     }
 }
 

@@ -97,3 +97,50 @@ async fn a_consumer_holds_the_log_and_publishes_are_refused() {
     committed(channel.publish(record(0), PublishOptions::default()).await);
     assert_eq!(channel.status().consumers[0].name, "pipeline:orders");
 }
+
+/// Polls what another thread does, with a deadline.
+async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let by = Instant::now() + Duration::from_secs(20);
+    while !is_so() {
+        assert!(Instant::now() < by, "{what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Catches a reserve that the first publishes after a start do not know, one that refuses publishes while the partition
+/// calls itself healthy, and one that does not end with its cause (C10, C98).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_met_disk_reserve_refuses_from_the_first_publish_shows_as_full_and_heals() {
+    let world = World::in_memory();
+    let vfs: Arc<dyn Vfs> = Arc::clone(world.vfs.as_ref().unwrap()) as Arc<dyn Vfs>;
+    let memory = world.vfs.as_ref().unwrap().memory.clone();
+    let reserve = DiskReserve { dir: world.dir.path().into(), bytes: ByteSize::mib(64), vfs: Arc::clone(&vfs) };
+    memory.set_free_bytes(1 << 20);
+    let configs = vec![(NAME.into(), small_segments())];
+    let (process, state) = (ProcessOptions::default(), world.state.handle());
+    let channels = Channels::open_on(
+        vfs,
+        Some(reserve),
+        world.dir.path(),
+        configs,
+        process,
+        state,
+        Arc::clone(&world.clock),
+    );
+    let channels = channels.unwrap();
+    let channel = channels.get(NAME).unwrap();
+    let refused = not_stored(channel.publish(record(0), PublishOptions::default()).await);
+    assert_eq!(refused.error.code(), ch(23), "{}", refused.error);
+    for _ in 0..2 {
+        let status = channel.status();
+        assert_eq!((status.health, status.partitions[0].state), (crate::Health::Full, "fenced"));
+        let cause = status.partitions[0].cause.clone().unwrap();
+        assert!(cause.contains("disk_reserve") && cause.contains("64MiB"), "{cause}");
+        memory.set_free_bytes(1 << 40);
+        until("the gate opens with room", || channel.status().health == crate::Health::Ok).await;
+        assert_eq!(channel.status().partitions[0].cause, None);
+        committed(channel.publish(record(0), PublishOptions::default()).await);
+        memory.set_free_bytes(1 << 20);
+        until("the reserve is met again", || channel.status().health != crate::Health::Ok).await;
+    }
+}
