@@ -3,6 +3,9 @@
 //! The committer owns the tail (I5); everything here is memory behind short locks, or atomic. What a reader may see
 //! is the visible tail alone.
 
+mod damage;
+
+use std::ops::Range;
 use std::sync::Arc;
 
 use landfall_types::{ChannelId, Clock, Code, Durability, Offset, PartitionId};
@@ -21,6 +24,8 @@ use crate::status::{Health, PartitionStatus};
 use crate::store::{OpenedStore, PartitionReader, PartitionStore, Upkeep};
 use crate::tail::VisibleTail;
 use crate::threads::Threads;
+
+use self::damage::Damage;
 
 /// Which partition, and what it shares with others.
 pub(crate) struct PartitionParts {
@@ -51,6 +56,7 @@ pub(crate) struct Partition {
     reader: RwLock<Option<Arc<dyn PartitionReader>>>,
     upkeep: RwLock<Option<Arc<dyn Upkeep>>>,
     condition: Mutex<Condition>,
+    damage: Mutex<Damage>,
     pub(crate) metrics: PartitionMetrics,
     pub(crate) threads: Arc<Threads>,
     pub(crate) floors: Arc<Floors>,
@@ -100,6 +106,7 @@ impl Partition {
             reader: RwLock::new(None),
             upkeep: RwLock::new(None),
             condition: Mutex::new(Condition::READY),
+            damage: Mutex::default(),
             metrics: PartitionMetrics::new(&parts.channel, parts.id),
             channel: parts.channel,
             channel_id: parts.channel_id,
@@ -140,17 +147,22 @@ impl Partition {
             self.metrics.opened("landfall_adopted_units_total", adopted);
         }
         for range in &opened.damaged {
-            tracing::error!(%channel, %partition, from = %range.start, to = %range.end, code = "LF-CH0051", "records are damaged; readers are told, nothing is deleted");
-            self.metrics.opened("landfall_damaged_offsets", range.end.since(range.start));
+            self.note_damage(range.clone());
         }
         for stray in &opened.strays {
             tracing::warn!(%channel, %partition, file = %stray, "not part of the log; left alone");
             self.metrics.opened("landfall_stray_files_total", 1);
         }
-        if !opened.damaged.is_empty() {
-            let cause = format!("{} damaged range(s); see `landfall log check`", opened.damaged.len());
-            *self.condition.lock() = Condition { state: "ready", health: Health::Degraded, cause: Some(cause.into()) };
+    }
+
+    /// Records are damaged: told once for each range, by whoever meets it first (C82, C97, I12).
+    pub(crate) fn note_damage(&self, range: Range<Offset>) {
+        if !self.damage.lock().note(range.clone()) {
+            return;
         }
+        let (channel, partition) = (&self.channel, self.id);
+        tracing::error!(%channel, %partition, from = %range.start, to = %range.end, code = "LF-CH0051", "records are damaged; readers are told, nothing is deleted");
+        self.metrics.opened("landfall_damaged_offsets", range.end.since(range.start));
     }
 
     /// Takes a store that was just opened into use, at start or after a panic.
@@ -182,15 +194,23 @@ impl Partition {
         self.condition.lock().clone()
     }
 
-    /// The condition as it is shown: a partition that could write and whose gate capacity has closed is full (C98). It
-    /// is read off the gate, so it ends with it.
+    /// The condition as it is shown (C98): a partition that could write is full while capacity has closed its gate, and
+    /// degraded while records of it are known to be damaged. Read off gate and log, so it ends with its cause.
     pub(crate) fn standing(&self) -> Condition {
         let condition = self.condition();
-        match self.intake.at_capacity() {
-            Some(reason) if condition.state == Condition::READY.state => {
-                Condition { state: "fenced", health: Health::Full, cause: Some(reason.into()) }
+        if condition.state != Condition::READY.state {
+            return condition;
+        }
+        if let Some(reason) = self.intake.at_capacity() {
+            return Condition { state: "fenced", health: Health::Full, cause: Some(reason.into()) };
+        }
+        let log_start = self.log_start();
+        match self.damage.lock().left(log_start) {
+            0 => condition,
+            ranges => {
+                let cause = format!("{ranges} damaged range(s): reading them is answered LF-CH0051 with their offsets");
+                Condition { health: Health::Degraded, cause: Some(cause.into()), ..condition }
             }
-            _ => condition,
         }
     }
 

@@ -144,3 +144,33 @@ async fn a_met_disk_reserve_refuses_from_the_first_publish_shows_as_full_and_hea
         until("the reserve is met again", || channel.status().health != crate::Health::Ok).await;
     }
 }
+
+/// Catches damage that a reader meets in a sealed segment while health says ok, and a later settle or refusal that makes
+/// it forgotten (C98, I12).
+#[tokio::test(flavor = "multi_thread")]
+async fn damage_that_a_reader_meets_degrades_health_and_no_settle_forgets_it() {
+    let world = World::in_memory();
+    let (channels, channel) = world.open(small_segments());
+    fill(&channel, 40).await;
+    assert_eq!(channel.status().health, crate::Health::Ok);
+    let memory = &world.vfs.as_ref().unwrap().memory;
+    let dir = channels.shared.dir.join(NAME).join("0");
+    let mut segments: Vec<_> = memory.list(&dir).unwrap().into_iter().map(|entry| dir.join(&entry.name)).collect();
+    segments.sort();
+    memory.alter(&segments[0], |bytes| bytes[300 << 10] ^= 0x40).unwrap();
+    let mut from = Offset(0);
+    let error = loop {
+        match channel.read(P0, from, 1_000, 4 << 20).await {
+            Err(error) => break error,
+            Ok(page) => from.0 += page.len() as u64,
+        }
+        assert!(from < Offset(20), "the damage was passed over");
+    };
+    assert_eq!(error.code(), ch(51), "{error}");
+    let status = channel.status();
+    assert_eq!((status.health, status.partitions[0].state), (crate::Health::Degraded, "ready"));
+    assert!(status.partitions[0].cause.as_ref().unwrap().contains("LF-CH0051"), "{status:?}");
+    memory.inject(landfall_log::Operation::Sync, 0, 1, landfall_log::Fault::Error(std::io::ErrorKind::Other));
+    committed(channel.publish(record(0), PublishOptions::default()).await);
+    assert_eq!(channel.status().health, crate::Health::Degraded, "an append that was settled heals no damage");
+}
