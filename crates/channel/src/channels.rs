@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use landfall_log::{DiskVfs, KeyWindow, LogIdentity, LogOptions, Vfs};
-use landfall_state::StateHandle;
-use landfall_types::{ByteSize, Clock, Code, Coded, Durability, PartitionId};
+use landfall_state::{Change, StateHandle};
+use landfall_types::{ByteSize, Clock, Code, Coded, Durability, Offset, PartitionId};
 use parking_lot::{Mutex, RwLock};
 
 use crate::budget::ProcessBudget;
@@ -22,6 +22,7 @@ use crate::error::{OpenError, PublishError, ch};
 use crate::floors::Floors;
 use crate::identity::Identity;
 use crate::intake::Gate;
+use crate::known_tails::KnownTails;
 use crate::options::{ChannelOptions, ProcessOptions, check_name};
 use crate::outcome::UnresolvedCause;
 use crate::partition::{Partition, PartitionParts};
@@ -194,15 +195,15 @@ impl Channels {
                 identity
             }
         };
-        let floors = match is_in_memory {
-            true => Floors::open(identity.id, None),
-            false => Floors::open(identity.id, Some(shared.state.clone())),
+        let state = || (!is_in_memory).then(|| shared.state.clone());
+        let unread = |step: &'static str| {
+            let path = shared.dir.join(name);
+            move |error| OpenError::Failed { step, path, source: std::io::Error::other(error) }
         };
-        let floors = Arc::new(floors.map_err(|error| OpenError::Failed {
-            step: "reading consumers' floors",
-            path: shared.dir.join(name),
-            source: std::io::Error::other(error),
-        })?);
+        let floors = Floors::open(identity.id, state()).map_err(unread("reading consumers' floors"))?;
+        let known_tails =
+            KnownTails::open(identity.id, state()).map_err(unread("reading the tails of earlier runs"))?;
+        let (floors, known_tails) = (Arc::new(floors), Arc::new(known_tails));
         let schemas = dir.as_deref().map_or_else(|| Ok(Schemas::in_memory()), Schemas::open)?;
         let name: Arc<str> = name.into();
         let options = Arc::new(options);
@@ -219,9 +220,16 @@ impl Channels {
                 budget: shared.budget.clone(),
                 threads: Arc::clone(&shared.threads),
                 floors: Arc::clone(&floors),
+                known_tails: Arc::clone(&known_tails),
                 clock: Arc::clone(&shared.clock),
             };
-            let partition = Partition::open(parts, self.store(&identity, &options, dir.as_deref(), id, &floors));
+            // A consumer of class `written` may have read what a power cut took: it is told so, the log goes on (C83).
+            let floor = match options.durability {
+                Durability::Fsync => floors.highest(id),
+                Durability::Written | Durability::Memory => None,
+            };
+            let durable = floor.max(known_tails.of(id));
+            let partition = Partition::open(parts, self.store(&identity, &options, dir.as_deref(), id, durable));
             shared.threads.housekeeping.add(&partition);
             partition
         };
@@ -251,7 +259,7 @@ impl Channels {
         options: &ChannelOptions,
         dir: Option<&Path>,
         partition: PartitionId,
-        floors: &Floors,
+        durable: Option<Offset>,
     ) -> Box<dyn PartitionStore> {
         let Some(dir) = dir else { return Box::new(MemoryStore::new(options.segment_bytes)) };
         let keys = &options.keys;
@@ -268,7 +276,7 @@ impl Channels {
                     keys: keys.count as usize,
                     producers: keys.producers as usize,
                 },
-                floor: floors.highest(partition),
+                floor: durable,
                 ..LogOptions::default()
             },
         })
@@ -383,13 +391,37 @@ impl Shared {
         }
         self.threads.housekeeping.close(by);
         self.threads.commit.close(by);
+        let mut tails = Vec::new();
         for partition in &partitions {
             let _ = give_up(partition);
-            if let Some(committer) = partition.intake.unpark() {
-                committer.close();
+            if let Some(tail) = partition.intake.unpark().and_then(|committer| committer.close()) {
+                tails.extend(partition.known_tails.news(partition.id, tail));
             }
         }
+        self.keep_tails(tails, by);
         self.threads.read.close();
+    }
+
+    /// The closing marks are durable: a segment that goes missing from now on is noticed at the next start.
+    fn keep_tails(&self, tails: Vec<Change>, by: Instant) {
+        if tails.is_empty() {
+            return;
+        }
+        let (told, tell) = std::sync::mpsc::sync_channel(1);
+        let told = move |result| {
+            // Nobody waits any more: it took too long.
+            let _ = told.try_send(result);
+        };
+        self.state.commit_with(tails, self.state.owner(), Box::new(told));
+        let cause = match tell.recv_timeout(by.saturating_duration_since(Instant::now())) {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "the state does not answer".to_owned(),
+        };
+        tracing::warn!(
+            cause,
+            "the last tails were not kept; a segment that goes missing before the next start may not be noticed"
+        );
     }
 }
 

@@ -400,8 +400,11 @@ impl Committer {
             self.sync_written();
         }
         if errands.mark && self.unsettled.is_none() {
-            let result = self.writer.as_mut().map(|writer| writer.mark());
-            self.note_control(result.unwrap_or(Ok(())));
+            match self.writer.as_mut().map(|writer| writer.mark()) {
+                Some(Ok(())) => self.partition.known_tails.keep(self.partition.id, self.next),
+                Some(uncertain) => self.note_control(uncertain),
+                None => {}
+            }
         }
         if errands.retain && self.unsettled.is_none() {
             self.retain();
@@ -412,14 +415,18 @@ impl Committer {
         }
     }
 
-    /// Ends the committer: a closing mark, if nothing is uncertain.
-    pub(crate) fn close(mut self) {
+    /// Ends the committer: a closing mark, if nothing is uncertain. Gives the tail that is durable with it.
+    pub(crate) fn close(mut self) -> Option<Offset> {
         if self.unsettled.is_some() {
-            return;
+            return None;
         }
-        if let Some(Err(error)) = self.writer.take().map(|writer| writer.close()) {
-            let partition = &self.partition;
-            tracing::warn!(channel = %partition.channel, partition = %partition.id, cause = %chain_text(&error), "no closing mark; the next start scans instead");
+        match self.writer.take()?.close() {
+            Ok(()) => Some(self.next),
+            Err(error) => {
+                let partition = &self.partition;
+                tracing::warn!(channel = %partition.channel, partition = %partition.id, cause = %chain_text(&error), "no closing mark; the next start scans instead");
+                None
+            }
         }
     }
 }

@@ -17,6 +17,7 @@ use crate::error::PublishError;
 use crate::floors::Floors;
 use crate::intake::{Gate, Intake};
 use crate::keys::{KeyName, KeyTable};
+use crate::known_tails::KnownTails;
 use crate::metrics::PartitionMetrics;
 use crate::options::ChannelOptions;
 use crate::ring::TailRing;
@@ -37,6 +38,7 @@ pub(crate) struct PartitionParts {
     pub(crate) budget: ProcessBudget,
     pub(crate) threads: Arc<Threads>,
     pub(crate) floors: Arc<Floors>,
+    pub(crate) known_tails: Arc<KnownTails>,
     pub(crate) clock: Arc<dyn Clock>,
 }
 
@@ -60,6 +62,7 @@ pub(crate) struct Partition {
     pub(crate) metrics: PartitionMetrics,
     pub(crate) threads: Arc<Threads>,
     pub(crate) floors: Arc<Floors>,
+    pub(crate) known_tails: Arc<KnownTails>,
     pub(crate) clock: Arc<dyn Clock>,
 }
 
@@ -114,6 +117,7 @@ impl Partition {
             options: parts.options,
             threads: parts.threads,
             floors: parts.floors,
+            known_tails: parts.known_tails,
             clock: parts.clock,
         });
         match opened {

@@ -205,7 +205,7 @@ impl Vfs for MemoryVfs {
         let inside = state.names.iter().filter(|(path, _)| path.parent() == Some(dir));
         let entries = inside.filter_map(|(path, inode)| {
             let name = PathBuf::from(path.file_name()?);
-            Some(DirEntry { name, len: state.inodes.get(inode)?.bytes.len() as u64 })
+            Some(DirEntry { name, len: state.inodes.get(inode)?.bytes.len() as u64, is_file: true })
         });
         Ok(entries.collect())
     }
