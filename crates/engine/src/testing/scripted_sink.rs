@@ -66,6 +66,7 @@ struct Inside {
     refused: HashSet<i64>,
     hanging: HashSet<i64>,
     is_missing: bool,
+    is_unreachable: bool,
     calls: usize,
     covers_chain: bool,
 }
@@ -131,6 +132,11 @@ impl ScriptedSink {
     /// Whether the destination does not exist.
     pub fn set_missing(&self, is_missing: bool) {
         self.inside.lock().is_missing = is_missing;
+    }
+
+    /// Whether the destination answers when it is opened.
+    pub fn set_unreachable(&self, is_unreachable: bool) {
+        self.inside.lock().is_unreachable = is_unreachable;
     }
 
     /// Another table under the same name.
@@ -236,6 +242,10 @@ impl Sink for ScriptedSink {
             if self.inside.lock().is_missing {
                 let text = "the table does not exist".to_owned();
                 return Err(SinkError::Destination { code: SCRIPTED, text });
+            }
+            if self.inside.lock().is_unreachable {
+                let text = "the table does not answer".to_owned();
+                return Err(SinkError::Later { code: SCRIPTED, after: None, text });
             }
             Ok(SinkIdentity(self.identity.lock().clone()))
         })
