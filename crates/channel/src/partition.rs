@@ -143,7 +143,10 @@ impl Partition {
     fn report_opened(&self, opened: &OpenedStore) {
         let (channel, partition) = (&self.channel, self.id);
         let epoch = opened.writer.epoch();
-        tracing::info!(%channel, %partition, tail = %opened.tail, %epoch, "partition opened");
+        // A log in memory begins with this process: there is nothing to tell of it.
+        if opened.writer.class() != Durability::Memory {
+            tracing::info!(%channel, %partition, tail = %opened.tail, %epoch, "partition opened");
+        }
         if opened.torn_bytes > 0 || opened.adopted_units > 0 {
             let (torn, adopted) = (opened.torn_bytes, opened.adopted_units);
             tracing::warn!(%channel, %partition, tail = %opened.tail, torn_bytes = torn, adopted_units = adopted, "the last run left an unfinished tail; it was settled");

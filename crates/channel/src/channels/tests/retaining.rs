@@ -143,11 +143,11 @@ async fn a_met_disk_reserve_refuses_from_the_first_publish_shows_as_full_and_hea
 #[tokio::test(flavor = "multi_thread")]
 async fn damage_that_a_reader_meets_degrades_health_and_no_settle_forgets_it() {
     let world = World::in_memory();
-    let (channels, channel) = world.open(small_segments());
+    let (_channels, channel) = world.open(small_segments());
     fill(&channel, 40).await;
     assert_eq!(channel.status().health, crate::Health::Ok);
     let memory = &world.vfs.as_ref().unwrap().memory;
-    let dir = channels.shared.dir.join(NAME).join("0");
+    let dir = world.dir.path().join("channels").join(NAME).join("0");
     let mut segments: Vec<_> = memory.list(&dir).unwrap().into_iter().map(|entry| dir.join(&entry.name)).collect();
     segments.sort();
     memory.alter(&segments[0], |bytes| bytes[300 << 10] ^= 0x40).unwrap();
