@@ -38,6 +38,10 @@ pub enum Act {
     Panic,
     /// Another writer owns the positions.
     Superseded,
+    /// A barrier that says well, and has settled nothing of what was accepted.
+    Forget,
+    /// A barrier that fails in a passing way and names all that was accepted as lost.
+    LoseAll,
 }
 
 const SCRIPTED: Code = Code::new("DT", 1);
@@ -332,6 +336,12 @@ impl ShardWriter for ScriptedSink {
                 Act::Hang => std::future::pending::<()>().await,
                 Act::Panic => panic!("scripted: a barrier panics"),
                 Act::Store => {}
+                Act::Forget => self.inside.lock().accepted.clear(),
+                Act::LoseAll => {
+                    let gone = std::mem::take(&mut self.inside.lock().accepted);
+                    let lost = gone.into_iter().map(|(id, _, _)| id).collect();
+                    return Err(BarrierError { error: Self::error(&act), lost });
+                }
                 Act::Later | Act::Refuse => {
                     return Err(BarrierError { error: Self::error(&act), lost: Vec::new() });
                 }
