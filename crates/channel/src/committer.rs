@@ -128,14 +128,7 @@ impl Committer {
         self.gather();
         let partition = Arc::clone(&self.partition);
         if !partition.threads.is_owner() {
-            // They write, too; and while there are any, the committer is not left to rest.
-            partition.intake.drop_errands();
-            self.answered = 0;
-            if partition.condition().cause.as_deref() != Some(SUPERSEDED) {
-                tracing::error!(channel = %partition.channel, partition = %partition.id, offset = %self.next, code = "LF-CH0035", "another process owns the data directory: nothing is written any more");
-            }
-            partition.stop_with(SUPERSEDED.into(), PublishError::Superseded);
-            return After::Park;
+            return self.stand_down();
         }
         let (records_max, bytes_max) = self.turn_limits();
         if let Some(errands) = partition.intake.claim(records_max, bytes_max, &mut self.batch) {
@@ -146,6 +139,23 @@ impl Committer {
             return After::Park;
         }
         self.append()
+    }
+
+    /// Another process owns the data directory (C93): nothing is written any more, neither by a turn nor by a settle. What
+    /// became of an append that is not settled is the new owner's to say.
+    fn stand_down(&mut self) -> After {
+        let partition = Arc::clone(&self.partition);
+        // They write, too; and while there are any, the committer is not left to rest.
+        partition.intake.drop_errands();
+        self.answered = 0;
+        self.unsettled = None;
+        if partition.condition().cause.as_deref() != Some(SUPERSEDED) {
+            tracing::error!(channel = %partition.channel, partition = %partition.id, offset = %self.next, code = "LF-CH0035", "another process owns the data directory: nothing is written any more");
+        }
+        let claims = std::mem::take(&mut *partition.claimed.lock());
+        self.lose(claims);
+        partition.stop_with(SUPERSEDED.into(), PublishError::Superseded);
+        After::Park
     }
 
     /// What an answer is worth: the writer's word, so that it is never overstated (I1).
@@ -417,7 +427,7 @@ impl Committer {
 
     /// Ends the committer: a closing mark, if nothing is uncertain. Gives the tail that is durable with it.
     pub(crate) fn close(mut self) -> Option<Offset> {
-        if self.unsettled.is_some() {
+        if self.unsettled.is_some() || !self.partition.threads.is_owner() {
             return None;
         }
         match self.writer.take()?.close() {

@@ -163,7 +163,7 @@ fn run(shared: &Shared) {
 fn prepare(partition: &Arc<Partition>, is_failing: &mut bool) {
     let Some(upkeep) = partition.upkeep() else { return };
     // Each run does one step, so that one partition's need does not keep the others waiting.
-    if !upkeep.is_due() {
+    if !upkeep.is_due() || !partition.threads.is_owner() {
         return;
     }
     match upkeep.run() {
