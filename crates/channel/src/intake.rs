@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::budget::ProcessBudget;
-use crate::chain::ChainId;
+use crate::chain::Link;
 use crate::committer::Committer;
 use crate::error::PublishError;
 use crate::keys::{KeyName, Sequences};
@@ -31,7 +31,7 @@ const UNIT_OVERHEAD_BYTES: usize = 256;
 pub(crate) struct Queued {
     pub(crate) cell: Arc<TicketCell>,
     pub(crate) body: UnitBody,
-    pub(crate) chain: Option<ChainId>,
+    pub(crate) chain: Option<Link>,
     pub(crate) expect: Option<Offset>,
     pub(crate) key: Option<(KeyName, u64)>,
     pub(crate) sequences: Option<Sequences>,

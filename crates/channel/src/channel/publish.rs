@@ -9,6 +9,7 @@ use landfall_log::{Tag, UnitBody};
 use landfall_types::{Coded, PartitionId};
 
 use super::{Channel, PublishOptions};
+use crate::chain::{ChainId, Link};
 use crate::envelope;
 use crate::error::PublishError;
 use crate::intake::{Handover, Queued, QueuedUnit};
@@ -61,14 +62,15 @@ impl Channel {
             deadline: options.deadline.unwrap_or(DEADLINE_DEFAULT).clamp(DEADLINE.0, DEADLINE.1),
             admitted: Instant::now(),
         };
-        let partition = match self.admit(&records, &call) {
+        let link = options.chain.as_ref().map(ChainId::enter);
+        let partition = match self.admit(&records, link.as_ref(), &call) {
             Ok(partition) => partition,
-            Err(error) => return self.refused(error, records, &call),
+            Err(error) => return self.refused(error, records, link.as_ref()),
         };
         if records.is_empty() {
             return Ticket::ready(self.nothing(&partition));
         }
-        match self.prepare(&partition, records, options.sequences.clone(), &call).await {
+        match self.prepare(&partition, records, options.sequences.clone(), link, &call).await {
             Err(ticket) => ticket,
             Ok(prepared) => self.queue(&partition, prepared, &call).await,
         }
@@ -102,9 +104,9 @@ impl Channel {
     }
 
     /// Checks everything that needs no ticket (C8), and routes (C12).
-    fn admit(&self, records: &[Record], call: &Call<'_>) -> Result<Arc<Partition>, PublishError> {
+    fn admit(&self, records: &[Record], link: Option<&Link>, call: &Call<'_>) -> Result<Arc<Partition>, PublishError> {
         let limits = &self.shared.options.limits;
-        if let Some(first) = call.options.chain.as_ref().and_then(|chain| chain.broken_by()) {
+        if let Some(first) = link.and_then(Link::broken_by) {
             return Err(PublishError::ChainBroken { first });
         }
         if records.len() > limits.batch_records as usize {
@@ -163,9 +165,9 @@ impl Channel {
         })
     }
 
-    fn refused(&self, error: PublishError, records: Vec<Record>, call: &Call<'_>) -> Ticket {
-        if let Some(chain) = &call.options.chain {
-            chain.break_by(error.code());
+    fn refused(&self, error: PublishError, records: Vec<Record>, link: Option<&Link>) -> Ticket {
+        if let Some(link) = link {
+            link.break_by(error.code());
         }
         metrics::counter!("landfall_publish_refused_total", "channel" => self.shared.name.to_string(), "code" => error.code().to_string()).increment(1);
         Ticket::ready(PublishOutcome::refused(error, records))
@@ -190,6 +192,7 @@ impl Channel {
         partition: &Arc<Partition>,
         records: Vec<Record>,
         sequences: Option<Sequences>,
+        link: Option<Link>,
         call: &Call<'_>,
     ) -> Result<Prepared, Ticket> {
         let count = records.len() as u32;
@@ -214,7 +217,7 @@ impl Channel {
                 // The runtime is going down; nothing was queued, and the payload went with the job.
                 Err(_) => {
                     let channel = Arc::clone(&self.shared.name);
-                    return Err(self.refused(PublishError::Draining { channel }, Vec::new(), call));
+                    return Err(self.refused(PublishError::Draining { channel }, Vec::new(), link.as_ref()));
                 }
             }
         } else {
@@ -227,7 +230,8 @@ impl Channel {
             match gate {
                 Gate::Vacant => {}
                 Gate::Join(earlier, seat) => {
-                    return Err(self.ticket(partition, earlier, seat, body.rows().clone(), count, Some(name), call));
+                    let rows = body.rows().clone();
+                    return Err(self.ticket(partition, earlier, seat, rows, count, Some(name), link, call));
                 }
                 Gate::Committed { first, count } => {
                     partition.metrics.duplicate.increment(1);
@@ -244,21 +248,22 @@ impl Channel {
                 Gate::Reused { first } => {
                     partition.metrics.key_reused.increment(1);
                     let error = PublishError::KeyReused { partition: partition.id, first };
-                    return Err(self.refused(error, given_back(body.rows()), call));
+                    return Err(self.refused(error, given_back(body.rows()), link.as_ref()));
                 }
                 Gate::Crowded => {
                     let what = format!("{} publishes wait under this key", crate::options::JOINED_MAX);
                     let error = PublishError::QueueFull { partition: partition.id, what };
-                    return Err(self.refused(error, given_back(body.rows()), call));
+                    return Err(self.refused(error, given_back(body.rows()), link.as_ref()));
                 }
             }
         }
-        let ticket = self.ticket(partition, Arc::clone(&cell), 0, body.rows().clone(), count, name, call);
+        let rows = body.rows().clone();
+        let ticket = self.ticket(partition, Arc::clone(&cell), 0, rows, count, name, link.clone(), call);
         let queued = Box::new(Queued {
             cell,
             bytes: body.encoded_len(),
             body,
-            chain: call.options.chain.clone(),
+            chain: link,
             expect: call.options.expect,
             key,
             sequences,
@@ -278,13 +283,14 @@ impl Channel {
         rows: Bytes,
         count: u32,
         key: Option<KeyName>,
+        chain: Option<Link>,
         call: &Call<'_>,
     ) -> Ticket {
         Ticket::pending(Pending {
             cell,
             seat,
             partition: Arc::clone(partition),
-            chain: call.options.chain.clone(),
+            chain,
             rows,
             count,
             key,
@@ -348,8 +354,9 @@ impl Channel {
         let sequences = call.options.sequences.as_ref();
         let bad_sequences = sequences.and_then(|own| check_sequences(own, &records).err());
         for (index, record) in records.into_iter().enumerate() {
+            let link = call.options.chain.as_ref().map(ChainId::enter);
             let route = || -> Result<Arc<Partition>, PublishError> {
-                if let Some(first) = call.options.chain.as_ref().and_then(|chain| chain.broken_by()) {
+                if let Some(first) = link.as_ref().and_then(Link::broken_by) {
                     return Err(PublishError::ChainBroken { first });
                 }
                 if let Some(error) = &bad_sequences {
@@ -365,11 +372,12 @@ impl Channel {
                 Ok(partition) => {
                     let units = &mut groups.entry(partition.id).or_insert_with(|| (partition, Vec::new())).1;
                     let number = sequences.and_then(|own| own.numbers.get(index).copied());
-                    add_to_units(units, index, record, number, limits.batch_records, limits.batch_bytes.as_usize());
+                    let most = (limits.batch_records as usize, limits.batch_bytes.as_usize());
+                    add_to_units(units, index, record, number, link, most);
                 }
                 Err(error) => {
-                    if let Some(chain) = &call.options.chain {
-                        chain.break_by(error.code());
+                    if let Some(link) = &link {
+                        link.break_by(error.code());
                     }
                     if let Some(place) = outcomes.get_mut(index) {
                         *place = Some(PublishOutcome::refused(error, vec![record]));
@@ -396,7 +404,7 @@ impl Channel {
                 .sequences
                 .as_ref()
                 .map(|own| Sequences { producer: own.producer, numbers: unit.numbers.clone().into() });
-            match self.prepare(partition, unit.records, sequences, call).await {
+            match self.prepare(partition, unit.records, sequences, unit.link, call).await {
                 Err(ticket) => tickets.push((ticket, unit.indexes)),
                 Ok(Prepared { queued, ticket }) => {
                     if !together.is_empty() && (together.len() >= items_max || bytes + queued.cost() > bytes_max) {
@@ -435,6 +443,8 @@ struct Unit {
     numbers: Vec<(u64, u64)>,
     bytes: usize,
     is_keyed: bool,
+    /// That of its first record.
+    link: Option<Link>,
 }
 
 fn add_to_units(
@@ -442,13 +452,13 @@ fn add_to_units(
     index: usize,
     record: Record,
     number: Option<(u64, u64)>,
-    records_max: u32,
-    bytes_max: usize,
+    link: Option<Link>,
+    (records_max, bytes_max): (usize, usize),
 ) {
     let is_keyed = record.idempotency_key.is_some();
     let bytes = envelope::row_len(&record);
     let fits = |last: &&mut Unit| {
-        !last.is_keyed && !is_keyed && last.records.len() < records_max as usize && last.bytes + bytes <= bytes_max
+        !last.is_keyed && !is_keyed && last.records.len() < records_max && last.bytes + bytes <= bytes_max
     };
     match units.last_mut().filter(fits) {
         Some(last) => {
@@ -459,7 +469,7 @@ fn add_to_units(
         }
         None => {
             let numbers = number.into_iter().collect();
-            units.push(Unit { records: vec![record], indexes: vec![index], numbers, bytes, is_keyed });
+            units.push(Unit { records: vec![record], indexes: vec![index], numbers, bytes, is_keyed, link });
         }
     }
 }
