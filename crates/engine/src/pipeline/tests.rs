@@ -283,7 +283,10 @@ async fn a_pipeline_that_is_kept_from_running_is_not_settled() {
         until(&handle, || handle.state() == state).await;
         let report = handle.shutdown(SOON).await;
         assert_eq!((report.ending, report.exit_code()), (ending, code), "{report:#?}");
-        assert!(report.code.is_some() && report.cause.as_ref().is_some_and(|cause| cause.contains(words)), "{report:#?}");
+        assert!(
+            report.code.is_some() && report.cause.as_ref().is_some_and(|cause| cause.contains(words)),
+            "{report:#?}"
+        );
         assert_eq!(bed.committed(0), 0);
         // What ended it is over: the same pipeline lands all of it and is settled.
         sink.set_missing(false);
