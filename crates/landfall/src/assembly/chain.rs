@@ -23,8 +23,6 @@ pub(crate) struct CompiledChain {
     pub(crate) factory: ChainFactory,
     /// The steps of the query, for people.
     pub(crate) steps: Vec<String>,
-    /// The query's columns, or the decoder's where there is no query.
-    pub(crate) output: SchemaRef,
     /// The columns that decoding offers, with their type text; empty for raw bytes.
     pub(crate) schema: Vec<(String, String)>,
     /// The conditions of the sinks, in their order.
@@ -96,7 +94,7 @@ pub(super) fn compile(config: &PipelineConfig, schema: Option<Schema>, source: &
         let transforms = compiled.iter().map(landfall_sql::CompiledSql::into_transform).collect();
         Ok(ChainParts { decoder: make_decoder(), transforms, wanted: wanted.clone() })
     });
-    Ok(CompiledChain { factory, steps, output, schema: columns, filters })
+    Ok(CompiledChain { factory, steps, schema: columns, filters })
 }
 
 /// A JSON decoder whose counts are metrics of its pipeline.

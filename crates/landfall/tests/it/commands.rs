@@ -116,7 +116,7 @@ fn top_goes_on_until_it_is_interrupted() {
         let deadline = Instant::now() + COMMAND_WITHIN;
         loop {
             let line = top.line();
-            if line.starts_with(what) {
+            if line.trim_start().starts_with(what) {
                 return line;
             }
             assert!(Instant::now() < deadline, "no line of {what}");
