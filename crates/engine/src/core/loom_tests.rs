@@ -40,8 +40,11 @@ fn a_wake_between_check_and_park_is_never_lost() {
 #[test]
 fn a_resolved_head_is_never_missed() {
     // The race is between the last hold of a slot and the harvest that moves its head onto that slot. So the slot before
-    // it is resolved already, and one thread is enough: with two, the interleavings take hours.
-    loom::model(|| {
+    // it is resolved already, and one thread is enough; and three preemptions are, since each side has two steps in it
+    // (count and head, head and count). All interleavings of two threads that deliver take hours.
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
         let (mut issuer, mut harvester, waker) = fresh();
         waker.own();
         let (first, second) = (issue(&mut issuer), issue(&mut issuer));
