@@ -244,7 +244,7 @@ impl Channel {
     /// Its part of `/v1/status`.
     pub fn status(&self) -> ChannelStatus {
         let partitions: Vec<_> = self.shared.partitions.iter().map(|partition| partition.status()).collect();
-        let health = self.shared.partitions.iter().map(|partition| partition.condition().health).max();
+        let health = self.shared.partitions.iter().map(|partition| partition.standing().health).max();
         let consumers = self.shared.floors.all().into_iter().map(|(name, floors)| {
             let lag = |status: &crate::status::PartitionStatus| {
                 status.tail.since(floors.get(&status.partition).copied().unwrap_or_default().max(status.log_start))

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use landfall_log::{DiskVfs, KeyWindow, LogIdentity, LogOptions, Vfs};
-use landfall_state::StateHandle;
-use landfall_types::{ByteSize, Clock, Code, Coded, Durability, PartitionId};
+use landfall_state::{Change, StateHandle};
+use landfall_types::{ByteSize, Clock, Code, Coded, Durability, Offset, PartitionId};
 use parking_lot::{Mutex, RwLock};
 
 use crate::budget::ProcessBudget;
@@ -22,6 +22,7 @@ use crate::error::{OpenError, PublishError, ch};
 use crate::floors::Floors;
 use crate::identity::Identity;
 use crate::intake::Gate;
+use crate::known_tails::KnownTails;
 use crate::options::{ChannelOptions, ProcessOptions, check_name};
 use crate::outcome::UnresolvedCause;
 use crate::partition::{Partition, PartitionParts};
@@ -38,8 +39,8 @@ pub struct Channels {
 
 #[derive(Debug)]
 struct Shared {
-    /// `data_dir/channels`.
-    dir: PathBuf,
+    /// `data_dir/channels`. None: stand-ins, which are in memory whatever their class.
+    dir: Option<PathBuf>,
     process: ProcessOptions,
     state: StateHandle,
     clock: Arc<dyn Clock>,
@@ -115,6 +116,52 @@ impl Channels {
         let process = process.validated().map_err(|cause| OpenError::Option { channel: "process".into(), cause })?;
         let dir = data_dir.join("channels");
         directory::make(&dir)?;
+        Self::begin(vfs, reserve, Some(dir), configs, process, state, clock)
+    }
+
+    /// Channels of these names, partitions and classes for a plan: in memory, so that making them leaves nothing behind
+    /// and finds nothing there. What they are given goes with the process.
+    pub fn stand_ins(
+        configs: Vec<(String, ChannelOptions)>,
+        process: ProcessOptions,
+        state: StateHandle,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Channels, OpenError> {
+        let process = process.validated().map_err(|cause| OpenError::Option { channel: "process".into(), cause })?;
+        Self::begin(Arc::new(DiskVfs), None, None, configs, process, state, clock)
+    }
+
+    /// What stands against opening these channels in a data directory, by channel where it is one's. Reads identities
+    /// and changes nothing, beside a running process too; what the records themselves hold is found by opening.
+    pub fn preview(data_dir: &Path, configs: &[(String, ChannelOptions)]) -> Vec<(Option<String>, OpenError)> {
+        let dir = data_dir.join("channels");
+        let found = match directory::scan(&dir) {
+            Ok(found) => found.channels,
+            Err(OpenError::Failed { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+                return Vec::new();
+            }
+            Err(error) => return vec![(None, error)],
+        };
+        let mut against = Vec::new();
+        for (name, options) in configs.iter().filter(|(_, options)| options.durability != Durability::Memory) {
+            let refused = match found.iter().find(|(own, _)| own == name) {
+                Some((_, identity)) => identity.check_partitions(name, options),
+                None => check_free(name, found.iter().map(|(own, _)| own)),
+            };
+            against.extend(refused.err().map(|error| (Some(name.clone()), error)));
+        }
+        against
+    }
+
+    fn begin(
+        vfs: Arc<dyn Vfs>,
+        reserve: Option<DiskReserve>,
+        dir: Option<PathBuf>,
+        configs: Vec<(String, ChannelOptions)>,
+        process: ProcessOptions,
+        state: StateHandle,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Channels, OpenError> {
         let shared = Arc::new(Shared {
             threads: Arc::new(Threads::new(&process, reserve)),
             budget: ProcessBudget::new(process.queued_bytes.as_usize()),
@@ -135,9 +182,13 @@ impl Channels {
     }
 
     fn open_all(&self, configs: Vec<(String, ChannelOptions)>) -> Result<(), OpenError> {
-        let found = directory::scan(&self.shared.dir)?;
+        let found = match &self.shared.dir {
+            Some(dir) => directory::scan(dir)?,
+            None => directory::Found::default(),
+        };
+        found.strays.iter().for_each(directory::Stray::tell);
         let mut wanted: BTreeMap<String, (Option<Identity>, ChannelOptions)> = BTreeMap::new();
-        for (name, identity) in found {
+        for (name, identity) in found.channels {
             let options = identity.options();
             wanted.insert(name, (Some(identity), options));
         }
@@ -146,7 +197,7 @@ impl Channels {
             match wanted.get_mut(&name) {
                 Some((_, known)) => *known = options,
                 None => {
-                    self.check_free(&name, wanted.keys())?;
+                    check_free(&name, wanted.keys())?;
                     wanted.insert(name, (None, options));
                 }
             }
@@ -159,14 +210,6 @@ impl Channels {
         Ok(())
     }
 
-    /// Names are unique without regard to case (C10).
-    fn check_free<'a>(&self, name: &str, mut taken: impl Iterator<Item = &'a String>) -> Result<(), OpenError> {
-        match taken.find(|own| own.eq_ignore_ascii_case(name)) {
-            Some(existing) => Err(OpenError::NameTaken { name: name.into(), existing: existing.clone() }),
-            None => Ok(()),
-        }
-    }
-
     fn open_one(
         &self,
         name: &str,
@@ -175,16 +218,13 @@ impl Channels {
         partitions_of_all: u32,
     ) -> Result<Channel, OpenError> {
         let shared = &self.shared;
-        let is_in_memory = options.durability == Durability::Memory;
-        let dir = (!is_in_memory).then(|| shared.dir.join(name));
+        let dir = shared.dir.as_ref().filter(|_| options.durability != Durability::Memory).map(|dir| dir.join(name));
+        let is_in_memory = dir.is_none();
         let identity = match (&dir, identity) {
             (None, _) => Identity::fresh(&options),
-            (Some(dir), None) => directory::create(&shared.dir, dir, &options)?,
+            (Some(dir), None) => directory::create(dir, &options)?,
             (Some(dir), Some(mut identity)) => {
-                if identity.partitions != options.partitions {
-                    let (stored, configured) = (identity.partitions, options.partitions);
-                    return Err(OpenError::PartitionsChanged { name: name.into(), stored, configured });
-                }
+                identity.check_partitions(name, &options)?;
                 let before = identity.clone();
                 identity.apply(&options);
                 if identity != before {
@@ -194,15 +234,15 @@ impl Channels {
                 identity
             }
         };
-        let floors = match is_in_memory {
-            true => Floors::open(identity.id, None),
-            false => Floors::open(identity.id, Some(shared.state.clone())),
+        let state = || (!is_in_memory).then(|| shared.state.clone());
+        let unread = |step: &'static str| {
+            let path = dir.clone().unwrap_or_default();
+            move |error| OpenError::Failed { step, path, source: std::io::Error::other(error) }
         };
-        let floors = Arc::new(floors.map_err(|error| OpenError::Failed {
-            step: "reading consumers' floors",
-            path: shared.dir.join(name),
-            source: std::io::Error::other(error),
-        })?);
+        let floors = Floors::open(identity.id, state()).map_err(unread("reading consumers' floors"))?;
+        let known_tails =
+            KnownTails::open(identity.id, state()).map_err(unread("reading the tails of earlier runs"))?;
+        let (floors, known_tails) = (Arc::new(floors), Arc::new(known_tails));
         let schemas = dir.as_deref().map_or_else(|| Ok(Schemas::in_memory()), Schemas::open)?;
         let name: Arc<str> = name.into();
         let options = Arc::new(options);
@@ -219,9 +259,16 @@ impl Channels {
                 budget: shared.budget.clone(),
                 threads: Arc::clone(&shared.threads),
                 floors: Arc::clone(&floors),
+                known_tails: Arc::clone(&known_tails),
                 clock: Arc::clone(&shared.clock),
             };
-            let partition = Partition::open(parts, self.store(&identity, &options, dir.as_deref(), id, &floors));
+            // A consumer of class `written` may have read what a power cut took: it is told so, the log goes on (C83).
+            let floor = match options.durability {
+                Durability::Fsync => floors.highest(id),
+                Durability::Written | Durability::Memory => None,
+            };
+            let durable = floor.max(known_tails.of(id));
+            let partition = Partition::open(parts, self.store(&identity, &options, dir.as_deref(), id, durable));
             shared.threads.housekeeping.add(&partition);
             partition
         };
@@ -251,7 +298,7 @@ impl Channels {
         options: &ChannelOptions,
         dir: Option<&Path>,
         partition: PartitionId,
-        floors: &Floors,
+        durable: Option<Offset>,
     ) -> Box<dyn PartitionStore> {
         let Some(dir) = dir else { return Box::new(MemoryStore::new(options.segment_bytes)) };
         let keys = &options.keys;
@@ -268,7 +315,7 @@ impl Channels {
                     keys: keys.count as usize,
                     producers: keys.producers as usize,
                 },
-                floor: floors.highest(partition),
+                floor: durable,
                 ..LogOptions::default()
             },
         })
@@ -302,7 +349,7 @@ impl Channels {
             if let Some(channel) = channels.get(name) {
                 return Ok(channel.clone());
             }
-            self.check_free(name, channels.keys().chain(creating.iter()))?;
+            check_free(name, channels.keys().chain(creating.iter()))?;
             creating.push(name.to_owned());
         }
         let opened = self.create_new(name, options);
@@ -312,9 +359,9 @@ impl Channels {
 
     fn create_new(&self, name: &str, options: ChannelOptions) -> Result<Channel, OpenError> {
         let partitions: u32 = self.list().iter().map(Channel::partitions).sum();
-        let identity = match options.durability {
-            Durability::Memory => None,
-            _ => Identity::read(&self.shared.dir.join(name))?,
+        let identity = match (options.durability, &self.shared.dir) {
+            (Durability::Memory, _) | (_, None) => None,
+            (_, Some(dir)) => Identity::read(&dir.join(name))?,
         };
         let channel = self.open_one(name, identity, options.clone(), partitions + options.partitions)?;
         self.shared.channels.write().insert(name.to_owned(), channel.clone());
@@ -383,19 +430,51 @@ impl Shared {
         }
         self.threads.housekeeping.close(by);
         self.threads.commit.close(by);
+        let mut tails = Vec::new();
         for partition in &partitions {
             let _ = give_up(partition);
-            if let Some(committer) = partition.intake.unpark() {
-                committer.close();
+            if let Some(tail) = partition.intake.unpark().and_then(|committer| committer.close()) {
+                tails.extend(partition.known_tails.news(partition.id, tail));
             }
         }
+        self.keep_tails(tails, by);
         self.threads.read.close();
+    }
+
+    /// The closing marks are durable: a segment that goes missing from now on is noticed at the next start.
+    fn keep_tails(&self, tails: Vec<Change>, by: Instant) {
+        if tails.is_empty() {
+            return;
+        }
+        let (told, tell) = std::sync::mpsc::sync_channel(1);
+        let told = move |result| {
+            // Nobody waits any more: it took too long.
+            let _ = told.try_send(result);
+        };
+        self.state.commit_with(tails, self.state.owner(), Box::new(told));
+        let cause = match tell.recv_timeout(by.saturating_duration_since(Instant::now())) {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "the state does not answer".to_owned(),
+        };
+        tracing::warn!(
+            cause,
+            "the last tails were not kept; a segment that goes missing before the next start may not be noticed"
+        );
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
         self.close();
+    }
+}
+
+/// Names are unique without regard to case (C10).
+fn check_free<'a>(name: &str, mut taken: impl Iterator<Item = &'a String>) -> Result<(), OpenError> {
+    match taken.find(|own| own.eq_ignore_ascii_case(name)) {
+        Some(existing) => Err(OpenError::NameTaken { name: name.into(), existing: existing.clone() }),
+        None => Ok(()),
     }
 }
 

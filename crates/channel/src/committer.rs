@@ -152,14 +152,7 @@ impl Committer {
         self.gathering.wait(|| self.partition.intake.queued());
         let partition = Arc::clone(&self.partition);
         if !partition.threads.is_owner() {
-            // They write, too; and while there are any, the committer is not left to rest.
-            partition.intake.drop_errands();
-            self.gathering.expect(0);
-            if partition.condition().cause.as_deref() != Some(SUPERSEDED) {
-                tracing::error!(channel = %partition.channel, partition = %partition.id, offset = %self.next, code = "LF-CH0035", "another process owns the data directory: nothing is written any more");
-            }
-            partition.stop_with(SUPERSEDED.into(), PublishError::Superseded);
-            return After::Park;
+            return self.stand_down();
         }
         let (records_max, bytes_max) = self.turn_limits();
         if let Some(errands) = partition.intake.claim(records_max, bytes_max, &mut self.batch) {
@@ -170,6 +163,23 @@ impl Committer {
             return After::Park;
         }
         self.append()
+    }
+
+    /// Another process owns the data directory (C93): nothing is written any more, neither by a turn nor by a settle. What
+    /// became of an append that is not settled is the new owner's to say.
+    fn stand_down(&mut self) -> After {
+        let partition = Arc::clone(&self.partition);
+        // They write, too; and while there are any, the committer is not left to rest.
+        partition.intake.drop_errands();
+        self.gathering.expect(0);
+        self.unsettled = None;
+        if partition.condition().cause.as_deref() != Some(SUPERSEDED) {
+            tracing::error!(channel = %partition.channel, partition = %partition.id, offset = %self.next, code = "LF-CH0035", "another process owns the data directory: nothing is written any more");
+        }
+        let claims = std::mem::take(&mut *partition.claimed.lock());
+        self.lose(claims);
+        partition.stop_with(SUPERSEDED.into(), PublishError::Superseded);
+        After::Park
     }
 
     /// What an answer is worth: the writer's word, so that it is never overstated (I1).
@@ -397,8 +407,11 @@ impl Committer {
             self.sync_written();
         }
         if errands.mark && self.unsettled.is_none() {
-            let result = self.writer.as_mut().map(|writer| writer.mark());
-            self.note_control(result.unwrap_or(Ok(())));
+            match self.writer.as_mut().map(|writer| writer.mark()) {
+                Some(Ok(())) => self.partition.known_tails.keep(self.partition.id, self.next),
+                Some(uncertain) => self.note_control(uncertain),
+                None => {}
+            }
         }
         if errands.retain && self.unsettled.is_none() {
             self.retain();
@@ -409,14 +422,18 @@ impl Committer {
         }
     }
 
-    /// Ends the committer: a closing mark, if nothing is uncertain.
-    pub(crate) fn close(mut self) {
-        if self.unsettled.is_some() {
-            return;
+    /// Ends the committer: a closing mark, if nothing is uncertain. Gives the tail that is durable with it.
+    pub(crate) fn close(mut self) -> Option<Offset> {
+        if self.unsettled.is_some() || !self.partition.threads.is_owner() {
+            return None;
         }
-        if let Some(Err(error)) = self.writer.take().map(|writer| writer.close()) {
-            let partition = &self.partition;
-            tracing::warn!(channel = %partition.channel, partition = %partition.id, cause = %chain_text(&error), "no closing mark; the next start scans instead");
+        match self.writer.take()?.close() {
+            Ok(()) => Some(self.next),
+            Err(error) => {
+                let partition = &self.partition;
+                tracing::warn!(channel = %partition.channel, partition = %partition.id, cause = %chain_text(&error), "no closing mark; the next start scans instead");
+                None
+            }
         }
     }
 }

@@ -57,6 +57,15 @@ impl Identity {
         identity
     }
 
+    /// The number of partitions is fixed at creation (C94).
+    pub(crate) fn check_partitions(&self, name: &str, options: &ChannelOptions) -> Result<(), OpenError> {
+        if self.partitions != options.partitions {
+            let (stored, configured) = (self.partitions, options.partitions);
+            return Err(OpenError::PartitionsChanged { name: name.into(), stored, configured });
+        }
+        Ok(())
+    }
+
     /// Takes over what applies from this start.
     pub(crate) fn apply(&mut self, options: &ChannelOptions) {
         self.format = options.format.or(self.format);

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::budget::ProcessBudget;
-use crate::chain::ChainId;
+use crate::chain::Link;
 use crate::committer::Committer;
 use crate::error::PublishError;
 use crate::keys::{KeyName, Sequences};
@@ -31,7 +31,7 @@ const UNIT_OVERHEAD_BYTES: usize = 256;
 pub(crate) struct Queued {
     pub(crate) cell: TicketCell,
     pub(crate) body: UnitBody,
-    pub(crate) chain: Option<ChainId>,
+    pub(crate) chain: Option<Link>,
     pub(crate) expect: Option<Offset>,
     pub(crate) key: Option<(KeyName, u64)>,
     pub(crate) sequences: Option<Sequences>,
@@ -441,9 +441,17 @@ impl Intake {
 
     /// Opens or closes the gate. Who waits for room at a closed gate is answered at once.
     pub(crate) fn set_gate(&self, gate: Gate) {
+        self.change_gate(gate, |_| true);
+    }
+
+    /// The same if the gate is as `when` wants it; look and change are one step.
+    fn change_gate(&self, gate: Gate, when: impl Fn(&Gate) -> bool) {
         let mut wake = Vec::new();
         {
             let mut inside = self.inside.lock();
+            if !when(&inside.gate) {
+                return;
+            }
             if let Gate::Closed(error) = &gate {
                 for room in std::mem::take(&mut inside.waiting) {
                     let mut grant = room.grant.lock();
@@ -458,9 +466,7 @@ impl Intake {
 
     /// Closes an open gate; one that is closed already keeps its answer.
     pub(crate) fn close_if_open_with(&self, gate: Gate) {
-        if self.is_open() {
-            self.set_gate(gate);
-        }
+        self.change_gate(gate, |own| matches!(own, Gate::Open));
     }
 
     pub(crate) fn close_if_open(&self, error: PublishError) {
@@ -481,6 +487,14 @@ impl Intake {
         let mut inside = self.inside.lock();
         if matches!(&inside.gate, Gate::Closed(error) if is_own(error)) {
             inside.gate = Gate::Open;
+        }
+    }
+
+    /// Why capacity has closed the gate, if it has.
+    pub(crate) fn at_capacity(&self) -> Option<String> {
+        match &self.inside.lock().gate {
+            Gate::Closed(PublishError::AtCapacity { reason, .. }) => Some(reason.clone()),
+            _ => None,
         }
     }
 

@@ -20,6 +20,7 @@ mod floors;
 mod identity;
 mod intake;
 mod keys;
+mod known_tails;
 mod metrics;
 mod options;
 mod outcome;

@@ -3,6 +3,9 @@
 //! The committer owns the tail (I5); everything here is memory behind short locks, or atomic. What a reader may see
 //! is the visible tail alone.
 
+mod damage;
+
+use std::ops::Range;
 use std::sync::Arc;
 
 use landfall_types::{ChannelId, Clock, Code, Durability, Offset, PartitionId};
@@ -14,6 +17,7 @@ use crate::error::PublishError;
 use crate::floors::Floors;
 use crate::intake::{Gate, Intake};
 use crate::keys::KeyTable;
+use crate::known_tails::KnownTails;
 use crate::metrics::PartitionMetrics;
 use crate::options::ChannelOptions;
 use crate::ring::TailRing;
@@ -21,6 +25,8 @@ use crate::status::{Health, PartitionStatus};
 use crate::store::{OpenedStore, PartitionReader, PartitionStore, Upkeep};
 use crate::tail::VisibleTail;
 use crate::threads::Threads;
+
+use self::damage::Damage;
 
 /// Which partition, and what it shares with others.
 pub(crate) struct PartitionParts {
@@ -32,6 +38,7 @@ pub(crate) struct PartitionParts {
     pub(crate) budget: ProcessBudget,
     pub(crate) threads: Arc<Threads>,
     pub(crate) floors: Arc<Floors>,
+    pub(crate) known_tails: Arc<KnownTails>,
     pub(crate) clock: Arc<dyn Clock>,
 }
 
@@ -51,9 +58,11 @@ pub(crate) struct Partition {
     reader: RwLock<Option<Arc<dyn PartitionReader>>>,
     upkeep: RwLock<Option<Arc<dyn Upkeep>>>,
     condition: Mutex<Condition>,
+    damage: Mutex<Damage>,
     pub(crate) metrics: PartitionMetrics,
     pub(crate) threads: Arc<Threads>,
     pub(crate) floors: Arc<Floors>,
+    pub(crate) known_tails: Arc<KnownTails>,
     pub(crate) clock: Arc<dyn Clock>,
 }
 
@@ -100,6 +109,7 @@ impl Partition {
             reader: RwLock::new(None),
             upkeep: RwLock::new(None),
             condition: Mutex::new(Condition::READY),
+            damage: Mutex::default(),
             metrics: PartitionMetrics::new(&parts.channel, parts.id),
             channel: parts.channel,
             channel_id: parts.channel_id,
@@ -107,6 +117,7 @@ impl Partition {
             options: parts.options,
             threads: parts.threads,
             floors: parts.floors,
+            known_tails: parts.known_tails,
             clock: parts.clock,
         });
         match opened {
@@ -132,7 +143,10 @@ impl Partition {
     fn report_opened(&self, opened: &OpenedStore) {
         let (channel, partition) = (&self.channel, self.id);
         let epoch = opened.writer.epoch();
-        tracing::info!(%channel, %partition, tail = %opened.tail, %epoch, "partition opened");
+        // A log in memory begins with this process: there is nothing to tell of it.
+        if opened.writer.class() != Durability::Memory {
+            tracing::info!(%channel, %partition, tail = %opened.tail, %epoch, "partition opened");
+        }
         if opened.torn_bytes > 0 || opened.adopted_units > 0 {
             let (torn, adopted) = (opened.torn_bytes, opened.adopted_units);
             tracing::warn!(%channel, %partition, tail = %opened.tail, torn_bytes = torn, adopted_units = adopted, "the last run left an unfinished tail; it was settled");
@@ -140,17 +154,22 @@ impl Partition {
             self.metrics.opened("landfall_adopted_units_total", adopted);
         }
         for range in &opened.damaged {
-            tracing::error!(%channel, %partition, from = %range.start, to = %range.end, code = "LF-CH0051", "records are damaged; readers are told, nothing is deleted");
-            self.metrics.opened("landfall_damaged_offsets", range.end.since(range.start));
+            self.note_damage(range.clone());
         }
         for stray in &opened.strays {
             tracing::warn!(%channel, %partition, file = %stray, "not part of the log; left alone");
             self.metrics.opened("landfall_stray_files_total", 1);
         }
-        if !opened.damaged.is_empty() {
-            let cause = format!("{} damaged range(s); see `landfall log check`", opened.damaged.len());
-            *self.condition.lock() = Condition { state: "ready", health: Health::Degraded, cause: Some(cause.into()) };
+    }
+
+    /// Records are damaged: told once for each range, by whoever meets it first (C82, C97, I12).
+    pub(crate) fn note_damage(&self, range: Range<Offset>) {
+        if !self.damage.lock().note(range.clone()) {
+            return;
         }
+        let (channel, partition) = (&self.channel, self.id);
+        tracing::error!(%channel, %partition, from = %range.start, to = %range.end, code = "LF-CH0051", "records are damaged; readers are told, nothing is deleted");
+        self.metrics.opened("landfall_damaged_offsets", range.end.since(range.start));
     }
 
     /// Takes a store that was just opened into use, at start or after a panic.
@@ -180,6 +199,26 @@ impl Partition {
 
     pub(crate) fn condition(&self) -> Condition {
         self.condition.lock().clone()
+    }
+
+    /// The condition as it is shown (C98): a partition that could write is full while capacity has closed its gate, and
+    /// degraded while records of it are known to be damaged. Read off gate and log, so it ends with its cause.
+    pub(crate) fn standing(&self) -> Condition {
+        let condition = self.condition();
+        if condition.state != Condition::READY.state {
+            return condition;
+        }
+        if let Some(reason) = self.intake.at_capacity() {
+            return Condition { state: "fenced", health: Health::Full, cause: Some(reason.into()) };
+        }
+        let log_start = self.log_start();
+        match self.damage.lock().left(log_start) {
+            0 => condition,
+            ranges => {
+                let cause = format!("{ranges} damaged range(s): reading them is answered LF-CH0051 with their offsets");
+                Condition { health: Health::Degraded, cause: Some(cause.into()), ..condition }
+            }
+        }
     }
 
     pub(crate) fn set_condition(&self, condition: Condition) {
@@ -238,7 +277,7 @@ impl Partition {
     }
 
     pub(crate) fn status(&self) -> PartitionStatus {
-        let condition = self.condition();
+        let condition = self.standing();
         PartitionStatus {
             partition: self.id,
             tail: self.tail.get(),

@@ -47,7 +47,7 @@ pub struct PartitionStatus {
     pub tail: Offset,
     /// Its first offset.
     pub log_start: Offset,
-    /// `ready`, `uncertain`, `fenced`, `stopped`.
+    /// `ready`; `uncertain`: an append is being settled; `fenced`: no room, publishes are refused; `stopped`.
     pub state: &'static str,
     /// Why, where it is not ready.
     #[serde(skip_serializing_if = "Option::is_none")]

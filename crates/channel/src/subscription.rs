@@ -288,6 +288,9 @@ pub(crate) fn page_job(
 }
 
 pub(crate) fn read_error(partition: &Partition, offset: Offset, error: landfall_log::ReadError) -> ReadError {
+    if let landfall_log::ReadError::Damaged { from, to } = &error {
+        partition.note_damage(*from..*to);
+    }
     let partition = partition.id;
     match error {
         landfall_log::ReadError::Trimmed { from, log_start } => ReadError::Trimmed { partition, from, log_start },

@@ -15,7 +15,7 @@ use landfall_types::{Coded, Durability, Epoch, Offset, TicketNumber};
 use parking_lot::Mutex;
 use tokio::time::Sleep;
 
-use crate::chain::ChainId;
+use crate::chain::Link;
 use crate::envelope;
 use crate::error::PublishError;
 use crate::intake::QueuedUnit;
@@ -223,7 +223,7 @@ pub(crate) struct Pending {
     /// 0: whose publish it is; else joined.
     pub(crate) seat: usize,
     pub(crate) partition: Arc<Partition>,
-    pub(crate) chain: Option<ChainId>,
+    pub(crate) chain: Option<Link>,
     /// What who joined has published itself: NotStored gives it back.
     pub(crate) own_rows: Option<Bytes>,
     pub(crate) deadline: Duration,

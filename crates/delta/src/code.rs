@@ -265,11 +265,11 @@ pub enum DeltaError {
 
 impl DeltaError {
     pub(crate) fn unavailable(doing: impl Into<String>, cause: impl std::fmt::Display) -> Self {
-        DeltaError::Unavailable { doing: doing.into(), cause: cause.to_string() }
+        DeltaError::Unavailable { doing: doing.into(), cause: in_one_line(cause) }
     }
 
     pub(crate) fn unreadable(doing: impl Into<String>, cause: impl std::fmt::Display) -> Self {
-        DeltaError::Unreadable { doing: doing.into(), cause: cause.to_string() }
+        DeltaError::Unreadable { doing: doing.into(), cause: in_one_line(cause) }
     }
 
     /// The same as a plan error.
@@ -286,6 +286,20 @@ impl DeltaError {
             _ => SinkError::Destination { code, text },
         }
     }
+}
+
+/// The library's words as one line: some of its errors bring a backtrace along, which is for its developers and not for
+/// a status or a log line.
+fn in_one_line(cause: impl std::fmt::Display) -> String {
+    const CHARS_MAX: usize = 1_024;
+    let is_frame = |line: &&str| {
+        let number = line.split_once(':').map_or("", |(number, _)| number);
+        let is_numbered = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+        is_numbered || line.to_ascii_lowercase().trim_end_matches(':').ends_with("backtrace")
+    };
+    let text = cause.to_string();
+    let words = text.lines().map(str::trim).take_while(|line| !is_frame(line)).filter(|line| !line.is_empty());
+    words.collect::<Vec<_>>().join(" ").chars().take(CHARS_MAX).collect()
 }
 
 impl Coded for DeltaError {
@@ -313,5 +327,24 @@ impl Coded for DeltaError {
 
     fn retry(&self) -> Retry {
         CODES.iter().find(|page| page.code == self.code()).map_or(Retry::Never, |page| page.retry)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches a cause that fills a status with the frames of a library's backtrace, or loses the words before them.
+    #[test]
+    fn a_cause_is_one_line_without_a_backtrace() {
+        let said =
+            "Invalid log:\n  line 3 is no JSON\n\n   0: kernel::error\n             at /src/error.rs:12\n   1: main\n";
+        let error = DeltaError::unreadable("reading the log of `t`", said);
+        assert_eq!(error.to_string(), "reading the log of `t`: Invalid log: line 3 is no JSON");
+        for marker in ["Backtrace:", "stack backtrace:", "disabled backtrace"] {
+            let error = DeltaError::unavailable("writing", format!("no room\n{marker}\n   0: x"));
+            assert_eq!(error.to_string(), "writing: no room");
+        }
+        assert_eq!(DeltaError::unavailable("a", "x".repeat(5_000)).to_string().len(), 3 + 1_024);
     }
 }

@@ -7,14 +7,15 @@
 //! and is not repeated on that file. Names of staged files end in `#` and digits, which the library's listing leaves out.
 //!
 //! What is read is as durable as what was written: a process may have ended between giving a name and syncing it, so
-//! the first read in a directory syncs it, and so does the first one after a sync of it failed. Lists and deletes are
-//! the library's.
+//! the first read in a directory syncs it, and so does the first one after a sync of it failed. It may have ended just so
+//! between making a directory and syncing its parent: the first put or read below a directory syncs all above it, up to
+//! the file system's root. Lists and deletes are the library's.
 
 use std::collections::HashSet;
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path as FsPath, PathBuf};
 use std::sync::Arc;
 
@@ -73,6 +74,32 @@ impl Disk {
         outcome
     }
 
+    /// The directory's names, and those by which it is found, where this process has not seen them synced.
+    fn sync_path(&self, directory: &FsPath) -> io::Result<()> {
+        self.sync_directory(directory)?;
+        let device = std::fs::metadata(directory)?.dev();
+        for above in directory.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty()) {
+            if self.is_synced(above) {
+                continue;
+            }
+            // A mount point has its name from another file system, which nobody here writes to.
+            if std::fs::metadata(above)?.dev() != device {
+                break;
+            }
+            match self.sync_directory(above) {
+                // Nor does anybody here make names where he may not even look.
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => break,
+                outcome => outcome?,
+            }
+        }
+        Ok(())
+    }
+
+    /// The directory has a new name in it.
+    fn forget(&self, directory: &FsPath) {
+        self.synced.lock().remove(directory);
+    }
+
     fn is_synced(&self, directory: &FsPath) -> bool {
         self.synced.lock().contains(directory)
     }
@@ -106,7 +133,7 @@ struct Staged {
     file: File,
     stage: PathBuf,
     destination: PathBuf,
-    /// Directories that did not exist before, outermost first: their names have to be synced too.
+    /// Directories that did not exist before, outermost first.
     new_directories: Vec<PathBuf>,
     disk: Disk,
     published: bool,
@@ -136,12 +163,10 @@ impl Staged {
             let _ = std::fs::remove_file(&self.stage);
             self.published = true;
         }
-        let parent = parent_of(&self.destination)?;
-        self.disk.sync_directory(parent)?;
         for directory in self.new_directories.iter().rev() {
-            self.disk.sync_directory(parent_of(directory)?)?;
+            self.disk.forget(parent_of(directory)?);
         }
-        Ok(())
+        self.disk.sync_path(parent_of(&self.destination)?)
     }
 }
 
@@ -281,7 +306,7 @@ impl LocalStore {
             return Ok(());
         }
         let disk = self.disk.clone();
-        let sync = move || match parent_of(&path).and_then(|parent| disk.sync_directory(parent)) {
+        let sync = move || match parent_of(&path).and_then(|parent| disk.sync_path(parent)) {
             // Nothing to read: that is the answer of the read itself.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             outcome => outcome.map_err(|error| failed(&path, error)),

@@ -353,11 +353,12 @@ impl DeltaSink {
     async fn positions(&self, cx: &PlanCx) -> Result<Positions, DeltaError> {
         let shared = &self.shared;
         let app_ids = AppIds::of(&cx.pipeline, &cx.source);
+        // A commit in flight has its turn first: what it lands is part of the answer.
+        let mut held = shared.table.take().await;
         let Some(table) = Table::load(&shared.log, &app_ids).await? else { return Ok(Positions::new()) };
         let positions = table.positions().clone();
         shared.remember(&table);
-        // The newest state there is: commits go on from it. A commit in flight has its turn first.
-        let mut held = shared.table.take().await;
+        // The newest state there is: commits go on from it.
         if held.as_ref().is_none_or(|held| held.version <= table.version) {
             *held = Some(table);
         }

@@ -16,7 +16,8 @@ pub enum Ending {
     Settled,
     /// It failed, or its last commit did.
     Failed,
-    /// The drain's deadline passed with ranges unfinished.
+    /// The drain's deadline passed with ranges unfinished, or it came to its end while a destination that does not
+    /// answer kept it from running.
     Unfinished,
     /// Ended at once by a second signal.
     Aborted,

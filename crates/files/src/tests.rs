@@ -279,6 +279,52 @@ async fn a_failing_step_is_repeated_until_it_passes() {
     }
 }
 
+/// Catches a thread that died with a group and is told as settled, a shard that it leaves stuck, and rows that are lost or
+/// land twice for it, at each step of a commit.
+#[tokio::test]
+async fn a_thread_that_died_has_lost_its_group_and_its_rows_land_once() {
+    for step in STEPS {
+        let root = TempDir::new().expect("a directory");
+        let armed = Arc::new(AtomicBool::new(false));
+        let is_armed = armed.clone();
+        let hook: StepHook = Arc::new(move |at| {
+            assert!(!(at == step && is_armed.swap(false, Ordering::SeqCst)), "scripted: the thread dies");
+            Ok(())
+        });
+        let opened = open(FilesOptions::new(root.path()), Some(hook)).await;
+        let write = |epoch, offsets| {
+            let (writer, batch) = (opened.writer.clone(), sealed(&opened.plan.schema, 0, epoch, offsets));
+            async move { writer.write(&batch).await.expect("taken") }
+        };
+        opened.land(0, 1, 0..5).await;
+        write(1, 5..8).await;
+        // The step of another file may be the first to meet the hook only from here on.
+        armed.store(true, Ordering::SeqCst);
+        for _ in 0..2 {
+            let error = opened.writer.barrier().await.expect_err("the thread is dead");
+            assert!(
+                matches!(&error.error, SinkError::Unknown { code, .. } if *code == crate::code::GROUP_LOST),
+                "{step:?}: {error:?}"
+            );
+            assert!(error.lost.is_empty() && opened.writer.wants_barrier(), "{step:?}");
+            assert_eq!(write(1, 8..10).await, Written::Accepted, "{step:?}: taken, so that the barrier is asked for");
+        }
+        assert!(!armed.load(Ordering::SeqCst), "{step:?}: the hook was met");
+        opened.writer.reset().await;
+        assert!(!opened.writer.wants_barrier(), "{step:?}");
+        let from = opened.position().await.expect("a position");
+        let is_committed = matches!(step, Step::Publish | Step::Tidy);
+        assert_eq!(from, if is_committed { 8 } else { 5 }, "{step:?}");
+        for offsets in [5..8, 8..10] {
+            let expected = if offsets.end <= from { Written::AlreadyThere } else { Written::Accepted };
+            assert_eq!(write(2, offsets).await, expected, "{step:?}");
+        }
+        let settled = opened.writer.barrier().await.expect("settled");
+        assert_eq!(settled.positions.get(&P).map(|place| place.at), Some(10), "{step:?}");
+        assert_eq!(landed(root.path()), (0..10).collect::<Vec<i64>>(), "{step:?}");
+    }
+}
+
 /// Catches a reset that forgets a file whose commit is in, or writes rows of a given-up group.
 #[tokio::test]
 async fn a_reset_forgets_what_is_not_committed_and_nothing_else() {

@@ -76,6 +76,15 @@ impl FilesWriter {
         self.wants_barrier.store(true, Ordering::Release);
     }
 
+    /// The next command starts another thread in the place of one that is dead, or still on its way there: its inbox may
+    /// take a command that nobody answers.
+    fn replace_lost(&self) {
+        if self.is_lost.swap(false, Ordering::AcqRel) {
+            *self.commands.lock() = None;
+            self.wants_barrier.store(false, Ordering::Release);
+        }
+    }
+
     fn lost(&self) -> BarrierError {
         let text = format!("the thread of shard {} died with a group; its rows are read again", self.id.0);
         BarrierError { error: SinkError::Unknown { code: code::GROUP_LOST, text }, lost: Vec::new() }
@@ -169,11 +178,10 @@ impl ShardWriter for FilesWriter {
 
     fn reset<'a>(&'a self) -> BoxFuture<'a, ()> {
         Box::pin(async move {
+            self.replace_lost();
             // A thread that has ended, or was never started, has nothing to forget.
             let _ = self.ask(|done| Command::Reset { done }).await;
-            if self.is_lost.swap(false, Ordering::AcqRel) {
-                self.wants_barrier.store(false, Ordering::Release);
-            }
+            self.replace_lost();
         })
     }
 }

@@ -57,6 +57,8 @@ pub(crate) enum EndpointError {
         url: String,
         /// Why.
         cause: String,
+        /// False: there was no connection, so nothing of the request can have arrived.
+        may_have_arrived: bool,
     },
     /// The server refused.
     #[error("{url} answered {status}: {detail}")]
@@ -147,7 +149,12 @@ impl Endpoint {
         headers: &[(&str, &str)],
         body: Bytes,
     ) -> Result<Answer, EndpointError> {
-        let unreachable = |cause: String| EndpointError::Unreachable { url: self.base.clone(), cause };
+        let failed = |cause: String, may_have_arrived| EndpointError::Unreachable {
+            url: self.base.clone(),
+            cause,
+            may_have_arrived,
+        };
+        let unreachable = |cause: String| failed(cause, true);
         let mut request = Request::builder().method(method).uri(format!("{}{path}", self.base));
         for (name, value) in headers {
             request = request.header(*name, *value);
@@ -155,9 +162,10 @@ impl Endpoint {
         if let Some(value) = &self.authorization {
             request = request.header(header::AUTHORIZATION, value);
         }
-        let request = request.body(Full::new(body)).map_err(|error| unreachable(error.to_string()))?;
+        let request = request.body(Full::new(body)).map_err(|error| failed(error.to_string(), false))?;
         let answering = async {
-            let response = self.client.request(request).await.map_err(|error| unreachable(chain(&error)))?;
+            let response = self.client.request(request).await;
+            let response = response.map_err(|error| failed(chain(&error), !error.is_connect()))?;
             let (parts, body) = response.into_parts();
             let body =
                 Limited::new(body, ANSWER_BYTES_MAX).collect().await.map_err(|error| unreachable(error.to_string()))?;

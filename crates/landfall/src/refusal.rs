@@ -4,6 +4,13 @@ use landfall_types::Coded;
 
 /// The error with its code.
 pub(crate) fn coded(error: impl Coded) -> anyhow::Error {
+    let text = chain_text(&error);
+    let code = error.code().to_string();
+    if text.contains(&code) { anyhow::anyhow!(text) } else { anyhow::anyhow!("{text} ({code})") }
+}
+
+/// The error's words with those of its causes.
+pub(crate) fn chain_text(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(inner) = cause {
@@ -15,6 +22,5 @@ pub(crate) fn coded(error: impl Coded) -> anyhow::Error {
         }
         cause = inner.source();
     }
-    let code = error.code().to_string();
-    if text.contains(&code) { anyhow::anyhow!(text) } else { anyhow::anyhow!("{text} ({code})") }
+    text
 }

@@ -43,10 +43,24 @@ pub(crate) async fn run(args: &TailArgs) -> anyhow::Result<Exit> {
     let path = format!("/v1/channels/{}/records", escaped(&channel));
     if args.follow {
         follow(&endpoint, &path, &partitions, &starts, printer).await?;
-    } else {
-        bounded(&endpoint, &path, &partitions, &starts, printer, args).await?;
+    } else if !bounded(&endpoint, &path, &partitions, &starts, printer, args).await? {
+        eprintln!("landfall: {}", nothing_shown(&channel, &partitions, &starts));
     }
     Ok(Exit::Ok)
+}
+
+/// Why no record was printed: silence would look like an empty channel.
+fn nothing_shown(channel: &str, partitions: &[PartitionBounds], starts: &[u64]) -> String {
+    let past = partitions.iter().zip(starts).find(|(entry, start)| **start > entry.tail);
+    if let Some((PartitionBounds { partition, log_start, tail }, start)) = past {
+        return format!(
+            "nothing to show: partition {partition} of {channel} holds offsets {log_start} to {tail} (exclusive), and {start} lies past them"
+        );
+    }
+    if partitions.iter().all(|entry| entry.log_start >= entry.tail) {
+        return format!("nothing to show: {channel} holds no records");
+    }
+    format!("nothing to show: no record of {channel} lies at or after the start; --follow waits for the next ones")
 }
 
 fn start(args: &TailArgs, entry: &PartitionBounds, partitions: usize) -> anyhow::Result<u64> {
@@ -64,7 +78,7 @@ fn start(args: &TailArgs, entry: &PartitionBounds, partitions: usize) -> anyhow:
     }
 }
 
-/// At most `count` records; without `--from` the newest of what each partition's last ones are.
+/// At most `count` records; without `--from` the newest of what each partition's last ones are. True: there were some.
 async fn bounded(
     endpoint: &Endpoint,
     path: &str,
@@ -72,7 +86,7 @@ async fn bounded(
     starts: &[u64],
     printer: Printer,
     args: &TailArgs,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<bool> {
     if args.from.is_some() {
         let mut left = args.count;
         for (entry, start) in partitions.iter().zip(starts) {
@@ -89,7 +103,7 @@ async fn bounded(
                 from = page.next;
             }
         }
-        return Ok(());
+        return Ok(left < args.count);
     }
     let mut newest: Vec<(String, Vec<u8>)> = Vec::new();
     for (entry, start) in partitions.iter().zip(starts) {
@@ -112,7 +126,7 @@ async fn bounded(
     for (_, line) in newest.iter().skip(skip) {
         printer.print(line)?;
     }
-    Ok(())
+    Ok(!newest.is_empty())
 }
 
 async fn follow(
@@ -251,6 +265,16 @@ fn with_dead_letter(line: &[u8]) -> anyhow::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Would catch a start past the end that looks like an empty channel.
+    #[test]
+    fn nothing_to_show_has_its_reason() {
+        let bounds = |log_start, tail| [PartitionBounds { partition: 2, log_start, tail }];
+        let past = nothing_shown("c", &bounds(3, 10), &[11]);
+        assert!(past.contains("partition 2") && past.contains("3 to 10") && past.contains("11"), "{past}");
+        assert!(nothing_shown("c", &bounds(10, 10), &[10]).contains("holds no records"));
+        assert!(nothing_shown("c", &bounds(3, 10), &[10]).contains("--follow"));
+    }
 
     /// Would catch a letter whose own object is changed, or whose cause cannot be read by a program.
     #[test]

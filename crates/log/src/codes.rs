@@ -84,8 +84,8 @@ pub const CODES: &[CodePage] = &[
         "TailUnknown",
         Kind::Internal,
         Retry::Never,
-        "A durable mark lies beyond the last record that verifies, so the end of the log is not known.",
-        "Run `landfall log check`; `landfall log repair --confirm` declares the missing range damaged and goes on past it.",
+        "A durable mark lies beyond the last record that verifies, or something that is no file stands in the place of the newest segment, so the end of the log is not known.",
+        "Put the segment that the message names back where it was moved away. Else run `landfall log check`; `landfall log repair --confirm` declares the missing range damaged and goes on past it.",
     ),
     page(
         74,
@@ -100,7 +100,7 @@ pub const CODES: &[CodePage] = &[
         "CursorPastTail",
         Kind::Internal,
         Retry::Never,
-        "A consumer has acknowledged records past the end of the log: records that were durable are missing.",
+        "A consumer's floor, or the tail that an earlier run has confirmed, lies past the end of the log: records that were durable are missing.",
         "Restore the newest segment from a copy, or let `landfall log repair --confirm` go on past the missing range.",
     ),
     page(

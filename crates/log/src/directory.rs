@@ -23,14 +23,24 @@ pub(crate) struct Member {
     pub bytes: u64,
 }
 
+/// Something in the place of a segment. Where it stands behind the chain, acknowledged records may be missing.
+#[derive(Debug)]
+pub(crate) struct Unreadable {
+    /// By its name.
+    pub base: Offset,
+    pub path: PathBuf,
+    /// Else a directory, a link or the like stands there; of a file both header copies are bad.
+    pub is_file: bool,
+}
+
 /// A directory, sorted out.
 #[derive(Debug)]
 pub(crate) struct Directory {
     /// The chain, oldest first; gaps between neighbours are missing files.
     pub chain: Vec<Member>,
     pub strays: Vec<Stray>,
-    /// Files named like segments whose header cannot be read: base offset and length.
-    pub unreadable: Vec<(Offset, PathBuf)>,
+    /// What is named like a segment and cannot be read as one.
+    pub unreadable: Vec<Unreadable>,
     /// The highest numbers seen anywhere, chain or not: none of them is used again.
     pub highest_number: Option<SegmentNumber>,
     pub highest_epoch: Epoch,
@@ -57,13 +67,19 @@ pub(crate) fn read_directory(vfs: &dyn Vfs, dir: &Path, identity: LogIdentity) -
         let mut stray = |reason| found.strays.push(Stray { name: entry.name.clone(), reason });
         let Some(base) = base_of_name(&entry.name) else {
             let name = entry.name.to_string_lossy();
-            if name.ends_with(".torn") {
+            if !entry.is_file {
+                stray(StrayReason::NotAFile);
+            } else if name.ends_with(".torn") {
                 stray(StrayReason::Torn);
             } else if !name.starts_with("spare.") {
                 stray(StrayReason::ForeignName);
             }
             continue;
         };
+        if !entry.is_file {
+            found.unreadable.push(Unreadable { base, path: dir.join(&entry.name), is_file: false });
+            continue;
+        }
         if entry.len == 0 {
             stray(StrayReason::Empty);
             continue;
@@ -76,7 +92,7 @@ pub(crate) fn read_directory(vfs: &dyn Vfs, dir: &Path, identity: LogIdentity) -
             HeaderRead::TooNew(version) => {
                 return Err(OpenError::FormatTooNew { path, version, supported: FORMAT_VERSION });
             }
-            HeaderRead::Damaged => found.unreadable.push((base, path)),
+            HeaderRead::Damaged => found.unreadable.push(Unreadable { base, path, is_file: true }),
             HeaderRead::Good { header, .. } if header.identity != identity => {
                 stray(StrayReason::OtherPartition);
                 other.get_or_insert((path, header.identity));

@@ -274,10 +274,20 @@ pub enum StoppedCause {
         /// The last segment.
         path: PathBuf,
     },
-    /// A consumer has acked past the tail.
-    #[error("an ack floor of {cursor} lies past the tail {tail}: run `landfall log repair`")]
+    /// What stands in the place of the newest segment is no file.
+    #[error(
+        "{path} stands in the place of the newest segment and is not a regular file: move it away and put the segment back"
+    )]
+    NotAFile {
+        /// The directory, link or the like.
+        path: PathBuf,
+    },
+    /// Records that were durable are missing at the end.
+    #[error(
+        "all below offset {cursor} was durable (a consumer's floor, or an earlier run's tail), but the log ends at {tail}: the newest segment is missing; put it back from a copy"
+    )]
     CursorPastTail {
-        /// The floor.
+        /// What was durable.
         cursor: Offset,
         /// The tail that was found.
         tail: Offset,
@@ -352,7 +362,9 @@ impl Coded for OpenError {
         match self {
             OpenError::FormatTooNew { .. } => ch(71),
             OpenError::IdentityMismatch { .. } => ch(72),
-            OpenError::Stopped { cause: StoppedCause::TailUnknown { .. }, .. } => ch(73),
+            OpenError::Stopped { cause: StoppedCause::TailUnknown { .. } | StoppedCause::NotAFile { .. }, .. } => {
+                ch(73)
+            }
             OpenError::Stopped { cause: StoppedCause::HeaderDamaged { .. }, .. } => ch(74),
             OpenError::Stopped { cause: StoppedCause::CursorPastTail { .. }, .. } => ch(75),
             OpenError::NumbersExhausted { .. } => ch(36),

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use landfall_types::{Epoch, Offset, SegmentNumber, Timestamp};
 
 use crate::catalog::Catalog;
-use crate::directory::{Directory, Member, read_directory};
+use crate::directory::{Directory, Member, Unreadable, read_directory};
 use crate::error::{OpenError, StoppedCause};
 use crate::format::{HEADER_BYTES, Kind, Predecessor, Reason, SegmentHeader, Summary};
 use crate::gather::Gather;
@@ -95,14 +95,20 @@ impl Opening {
         self.begin(ending)
     }
 
-    /// A file behind the chain whose header cannot be read may hold acknowledged records: the tail is not known (C83).
+    /// Behind the chain, a file whose header cannot be read may hold acknowledged records, and what is no file may stand
+    /// where they were: the tail is not known (C83).
     fn stop_at_unreadable_tail(&mut self, newest: Option<&Member>) -> Result<(), OpenError> {
-        for (base, path) in std::mem::take(&mut self.directory.unreadable) {
+        for Unreadable { base, path, is_file } in std::mem::take(&mut self.directory.unreadable) {
             if newest.is_none_or(|newest| base > newest.segment.base()) {
-                return Err(self.stopped(newest.map(|newest| &newest.segment), StoppedCause::HeaderDamaged { path }));
+                let cause = match is_file {
+                    true => StoppedCause::HeaderDamaged { path },
+                    false => StoppedCause::NotAFile { path },
+                };
+                return Err(self.stopped(newest.map(|newest| &newest.segment), cause));
             }
             let name = path.file_name().map(PathBuf::from).unwrap_or_default();
-            self.directory.strays.push(Stray { name, reason: StrayReason::HeaderDamaged });
+            let reason = if is_file { StrayReason::HeaderDamaged } else { StrayReason::NotAFile };
+            self.directory.strays.push(Stray { name, reason });
             // Its numbers are not known; those after the highest known one are passed over.
             let passed = |it: SegmentNumber| SegmentNumber(it.0.saturating_add(1));
             self.directory.highest_number = self.directory.highest_number.map(passed);
@@ -236,7 +242,7 @@ impl Opening {
         }
     }
 
-    /// An ack floor is a durable mark: the tail cannot lie below it.
+    /// An ack floor is a durable mark, and so is the tail of an earlier run: the tail cannot lie below it.
     fn check_floor(&self, ending: Option<&Ending>) -> Result<(), OpenError> {
         let tail = ending.map_or(Offset::ZERO, |ending| ending.adopted.map_or(ending.cut.base, |run| run.end));
         let Some(cursor) = self.options.floor.filter(|floor| *floor > tail) else { return Ok(()) };

@@ -65,7 +65,8 @@ pub struct LogOptions {
     pub preparation: Preparation,
     /// What `open` reports of keys and sequences.
     pub key_window: KeyWindow,
-    /// The highest ack floor known for this partition: a durable mark (C78). An open whose tail lies below it stops.
+    /// The highest offset below which all is known to have been durable, from an ack floor or from the tail of an
+    /// earlier run: a durable mark (C78). An open whose tail lies below it stops.
     pub floor: Option<Offset>,
     /// Once true, a scan in progress ends with an error and changes nothing: a shutdown does not wait for it (I11).
     pub stop: Option<Arc<AtomicBool>>,

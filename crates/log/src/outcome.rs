@@ -154,7 +154,7 @@ pub struct RecentSequence {
     pub append_time: Timestamp,
 }
 
-/// A file that is not part of the log.
+/// Something in the directory that is not part of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stray {
     /// Its name inside the directory.
@@ -166,6 +166,8 @@ pub struct Stray {
 /// Why a file is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StrayReason {
+    /// A directory, a link or the like; where it has a segment's name, its range is named as damaged.
+    NotAFile,
     /// Not a name that the log gives.
     ForeignName,
     /// Named like a segment, of length zero.

@@ -23,6 +23,8 @@ pub struct DirEntry {
     pub name: std::path::PathBuf,
     /// The file's length in bytes.
     pub len: u64,
+    /// A regular file; not a directory, a link or anything else.
+    pub is_file: bool,
 }
 
 /// How a file is opened.
@@ -40,7 +42,7 @@ pub enum Access {
 pub trait Vfs: Debug + Send + Sync + 'static {
     /// Opens a file. Never follows into a directory.
     fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn VfsFile>>;
-    /// The regular files of a directory, in no order.
+    /// Everything in a directory, in no order. Links are not followed.
     fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>>;
     /// Makes a directory and its parents, durably.
     fn create_dir_all(&self, dir: &Path) -> io::Result<()>;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use landfall_protocol::Limits;
+use tokio::sync::Notify;
 
 /// The window of connections that come when half of the memory for windows is out.
 const SMALL_WINDOW: u64 = 64 << 10;
@@ -27,6 +28,8 @@ pub(crate) struct ConnectionPermit {
     admission: Arc<Admission>,
     window: u64,
     streams: AtomicU64,
+    /// Told when its last stream has ended.
+    idle: Notify,
 }
 
 /// One HTTP/2 stream's place, given back on drop.
@@ -68,7 +71,8 @@ impl Admission {
         let out = self.window_bytes.load(Ordering::Acquire);
         let window = self.limits.stream_window.get();
         let window = if out > self.limits.window_memory.get() / 2 { window.min(SMALL_WINDOW) } else { window };
-        Some(Arc::new(ConnectionPermit { admission: Arc::clone(self), window, streams: AtomicU64::new(0) }))
+        let (streams, idle) = (AtomicU64::new(0), Notify::new());
+        Some(Arc::new(ConnectionPermit { admission: Arc::clone(self), window, streams, idle }))
     }
 }
 
@@ -88,6 +92,20 @@ impl ConnectionPermit {
     /// One stream more than the limit, so that its refusal can be told.
     pub(crate) fn streams_admitted(&self) -> u32 {
         u32::try_from(self.admission.limits.max_streams_per_connection.saturating_add(1)).unwrap_or(u32::MAX)
+    }
+
+    /// Waits until none of its HTTP/2 streams is open.
+    pub(crate) async fn idle(&self) {
+        loop {
+            let told = self.idle.notified();
+            tokio::pin!(told);
+            // Enabled before the look, so that an end in between is not missed.
+            told.as_mut().enable();
+            if self.streams.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            told.await;
+        }
     }
 
     /// A place for one more HTTP/2 stream.
@@ -119,7 +137,9 @@ impl Drop for ConnectionPermit {
 impl Drop for StreamPermit {
     fn drop(&mut self) {
         let connection = &self.connection;
-        connection.streams.fetch_sub(1, Ordering::AcqRel);
+        if connection.streams.fetch_sub(1, Ordering::AcqRel) == 1 {
+            connection.idle.notify_waiters();
+        }
         connection.admission.streams.fetch_sub(1, Ordering::AcqRel);
         connection.admission.window_bytes.fetch_sub(connection.window, Ordering::AcqRel);
     }

@@ -35,6 +35,9 @@ pub(crate) struct Core {
     pub(crate) parts: ServerParts,
     pub(crate) admission: Arc<Admission>,
     pub(crate) memory: Arc<IngestMemory>,
+    /// A part of the same budget that only small requests draw on, so that they do not stand in line behind large ones
+    /// that come slowly (I13).
+    pub(crate) small_bodies: Arc<IngestMemory>,
     pub(crate) streams: Arc<Streams>,
     pub(crate) meters: Meters,
     pub(crate) phase: watch::Sender<Phase>,
@@ -51,9 +54,13 @@ pub(crate) const COME_BACK_AFTER: Duration = Duration::from_secs(1);
 
 impl Core {
     pub(crate) fn new(options: ServerOptions, parts: ServerParts) -> Arc<Self> {
+        const SMALL_PART: u64 = 16;
+        let memory = options.limits.memory.get();
+        let small = memory / SMALL_PART;
         Arc::new(Core {
             admission: Admission::new(&options.limits),
-            memory: IngestMemory::new(options.limits.memory.get()),
+            memory: IngestMemory::new(memory - small),
+            small_bodies: IngestMemory::new(small),
             streams: Arc::default(),
             meters: Meters::new(),
             phase: watch::Sender::new(Phase::Serving),

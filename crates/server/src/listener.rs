@@ -30,6 +30,8 @@ const MAX_HEADER_LIST_BYTES: u32 = 32 << 10;
 const MAX_FRAME_BYTES: u32 = 64 << 10;
 /// What is buffered of one response before its writer waits.
 const MAX_SEND_BUFFER_BYTES: usize = 256 << 10;
+/// What a peer gets to answer a GOAWAY once nothing of its connection is open any more.
+const GOAWAY_PATIENCE: Duration = Duration::from_secs(1);
 /// After a failed accept: usually the process is out of descriptors, which others must give back first.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
@@ -125,6 +127,7 @@ async fn serve_http2(
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let (window, connection_window) = (permit.stream_window(), permit.connection_window());
     let streams = permit.streams_admitted();
+    let place = Arc::clone(&permit);
     let service = service_fn(move |request: Request<Incoming>| {
         let answer = dispatch.clone().answer(Arc::clone(&permit), request);
         async move { Ok::<_, Infallible>(answer.await) }
@@ -146,7 +149,16 @@ async fn serve_http2(
         ended = &mut connection => return Ok(ended?),
         () = ended(&mut phase) => connection.as_mut().graceful_shutdown(),
     }
-    Ok(connection.await?)
+    // The library asks the peer, by a PING, whether a request is still on its way. One that does not answer has no say
+    // in how long a shutdown takes (I11): its connection is cut once nothing of it is open.
+    let forsaken = async {
+        place.idle().await;
+        tokio::time::sleep(GOAWAY_PATIENCE).await;
+    };
+    tokio::select! {
+        ended = &mut connection => Ok(ended?),
+        () = forsaken => Ok(()),
+    }
 }
 
 /// Resolves when the server has ended.

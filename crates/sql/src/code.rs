@@ -27,7 +27,7 @@ codes! {
     TOO_DEEP = "DC" 5 "TooDeep": "The payload nests deeper than 128 levels."; "The limit protects the process. Flatten the record at the publisher."
     FIELD_MISSING = "DC" 6 "FieldMissing": "A NOT NULL column has no field in the record."; "Publish the field, give the column a `default`, or declare it without `not null`."
     FIELD_NULL = "DC" 7 "FieldNull": "A NOT NULL column's field is null."; "Publish a value, give the column a `default`, or declare it without `not null`."
-    FIELD_UNKNOWN = "DC" 8 "FieldUnknown": "The record has a field that the schema does not declare, and `unknown: error` is set."; "Declare the field, or set `unknown: ignore`."
+    FIELD_UNKNOWN = "DC" 8 "FieldUnknown": "The record has a field that the schema does not declare, and `unknown: error` is set."; "Declare the field, or set `unknown: skip`."
     FIELD_TWICE = "DC" 9 "FieldTwice": "The record names a field twice, and `duplicates: error` is set."; "Without that option the last one wins."
     OUT_OF_RANGE = "DC" 10 "OutOfRange": "A number does not fit the column's type."; "Declare a wider type: int, bigint, decimal(38,0)."
     NOT_AN_INTEGER = "DC" 11 "NotAnInteger": "A number with a fraction stands in an integer column."; "Declare double or decimal. `5.0` and `1e3` are taken as integers."

@@ -42,15 +42,23 @@ impl StateStore {
     /// Opens `state.redb` of a held data directory and takes the next owner number. A fresh directory gets a new
     /// file; a missing one beside channels is an error.
     pub fn open(lock: &DataDirLock) -> Result<StateStore, StateError> {
-        let path = lock.data_dir().join(FILE);
-        if is_absent(&path)? {
-            let channels = lock.data_dir().join("channels");
-            if has_entries(&channels)? {
-                return Err(StateError::Missing { path, channels });
-            }
+        if Self::preview(lock.data_dir())? {
             create(lock.data_dir())?;
         }
-        Self::start(Database::file(path)?)
+        Self::start(Database::file(lock.data_dir().join(FILE))?)
+    }
+
+    /// Whether an open would make a new file, or why it would refuse to. Changes nothing and needs no lock.
+    pub fn preview(data_dir: &Path) -> Result<bool, StateError> {
+        let path = data_dir.join(FILE);
+        if !is_absent(&path)? {
+            return Ok(false);
+        }
+        let channels = data_dir.join("channels");
+        if has_entries(&channels)? {
+            return Err(StateError::Missing { path, channels });
+        }
+        Ok(true)
     }
 
     /// Makes a new `state.redb` where one was lost, by an operator's command (`positions --new-state`). Refuses if

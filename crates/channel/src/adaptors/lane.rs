@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Wake, Waker};
 
-use landfall_engine::PollCx;
 use landfall_engine::contract::{
     GapReason, LaneId, LaneWaker, PollLimit, Polled, SourceError, SourceEvent, SourceLane,
 };
+use landfall_engine::{OnTrimmed, PollCx};
 use landfall_log::{Page, StoredUnit, VisibleTail};
 use landfall_types::{Code, Coded, Epoch, Offset, PartitionId, Place};
 use parking_lot::Mutex;
@@ -50,6 +50,8 @@ struct Part {
     seat: TailSeat,
     fetch: Arc<Fetch>,
     is_fetching: bool,
+    /// Stands at a gap that it must not pass; the engine opens another lane where it decides.
+    is_halted: bool,
 }
 
 /// A page on its way from the read pool.
@@ -84,6 +86,7 @@ impl ChannelLane {
                 is_from_ring: false,
                 fetch: Arc::default(),
                 is_fetching: false,
+                is_halted: false,
             })
             .collect();
         let ids = parts.iter().map(|part| part.partition.id).collect();
@@ -140,6 +143,9 @@ impl Part {
         feed: &Feed,
     ) -> Result<bool, SourceError> {
         loop {
+            if self.is_halted {
+                return Ok(false);
+            }
             if !self.units.is_empty() {
                 return Ok(true);
             }
@@ -247,7 +253,7 @@ impl Part {
         SourceError::Lane { code: ch(59), text }
     }
 
-    /// A gap is told and passed; anything else is the engine's to handle.
+    /// A gap is told, and passed unless the lane is to stop at it; anything else is the engine's to handle.
     fn pass(&mut self, error: ReadError, feed: &Feed) -> Result<(), SourceError> {
         let (to, reason) = match &error {
             ReadError::Trimmed { log_start, .. } => (*log_start, GapReason::Trimmed),
@@ -263,9 +269,12 @@ impl Part {
         };
         self.expects = None;
         if to > self.cursor {
+            self.is_halted = reason == GapReason::Trimmed && feed.on_trimmed == OnTrimmed::Stop;
             let range = Place::of(self.cursor)..Place::of(to);
             feed.tell(SourceEvent::Gap(self.partition.id, range, reason));
-            self.cursor = to;
+            if !self.is_halted {
+                self.cursor = to;
+            }
         }
         Ok(())
     }

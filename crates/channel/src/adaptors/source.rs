@@ -10,6 +10,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use landfall_engine::OnTrimmed;
 use landfall_engine::contract::{
     LaneId, LaneWaker, PipelineId, PlanError, Source, SourceCx, SourceError, SourceEvent, SourcePlan, SourceProfile,
 };
@@ -42,6 +43,7 @@ pub(super) struct Feed {
     committed: Condvar,
     pub(super) epochs: Epochs,
     is_stopped: AtomicBool,
+    pub(super) on_trimmed: OnTrimmed,
 }
 
 #[derive(Debug, Default)]
@@ -141,7 +143,7 @@ impl Source for ChannelSource {
                 ),
             })?;
         }
-        self.feed = Arc::default();
+        self.feed = Arc::new(Feed { on_trimmed: cx.on_trimmed, ..Feed::default() });
         let assigned = SourceEvent::Assigned(self.channel.positions().into_keys().collect());
         {
             let mut events = self.feed.events.lock();

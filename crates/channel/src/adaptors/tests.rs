@@ -5,9 +5,10 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::{TimestampMicrosecondType, UInt32Type, UInt64Type};
 use arrow_array::{Array, RecordBatch, StringArray, UInt32Array, UInt64Array};
 use arrow_schema::{DataType, Field, Schema};
+use landfall_engine::OnTrimmed;
 use landfall_engine::contract::{
-    CommitId, Covered, DeadLetter, LaneId, LaneWaker, Letter, OwnedRecord, PipelineId, PlanCx, PollLimit, SealedBatch,
-    ShardId, Sink, Source, SourceCx, SourceEvent, Stage, Written, payload_schema,
+    CommitId, Covered, DeadLetter, GapReason, LaneId, LaneWaker, Letter, OwnedRecord, PipelineId, PlanCx, PollLimit,
+    SealedBatch, ShardId, Sink, Source, SourceCx, SourceEvent, Stage, Written, payload_schema,
 };
 use landfall_engine::testing::LaneBench;
 use landfall_state::StateStore;
@@ -51,7 +52,7 @@ fn source(channel: &Channel) -> ChannelSource {
 }
 
 fn cx(record: Option<bytes::Bytes>) -> SourceCx {
-    SourceCx { record, waker: LaneWaker::new(|| {}) }
+    SourceCx { record, waker: LaneWaker::new(|| {}), on_trimmed: OnTrimmed::Stop }
 }
 
 fn full(n: u64) -> Record {
@@ -190,6 +191,70 @@ async fn a_changed_history_is_told_and_not_read() {
     let mut lane = source.open_lane(LaneId(1), &[(P0, at, Epoch(1))]).unwrap();
     let error = LaneBench::new(&[(P0, at)]).next(&mut lane, LIMIT, PATIENCE).unwrap_err();
     assert!(error.contains("LF-CH0052"), "{error}");
+}
+
+/// Catches a lane that gives rows behind a gap before anybody has decided about it: once they are settled, the watermark
+/// has passed it (E67, I7). And one that never goes on although it may.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lane_stops_at_what_was_trimmed_unless_it_may_go_on() {
+    let world = World::new();
+    let mut options = ChannelOptions { segment_bytes: landfall_types::ByteSize::mib(1), ..Default::default() };
+    options.limits.record_bytes = landfall_types::ByteSize::kib(256);
+    options.limits.batch_bytes = landfall_types::ByteSize::kib(512);
+    options.turn.bytes = landfall_types::ByteSize::kib(512);
+    options.retention.max_bytes = Some(landfall_types::ByteSize::mib(2));
+    let (_channels, channel) = world.open(options);
+    for _ in 0..30 {
+        publish(&channel, [Record::new(vec![7u8; 200 << 10])]).await;
+    }
+    let deadline = Instant::now() + PATIENCE;
+    while channel.log_start(P0) == Some(Offset(0)) {
+        assert!(Instant::now() < deadline, "retention frees what is over");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    for on_trimmed in [OnTrimmed::Stop, OnTrimmed::Continue] {
+        let mut source = source(&channel);
+        source.open(SourceCx { on_trimmed, ..cx(None) }).unwrap();
+        let mut lane = source.open_lane(LaneId(1), &[(P0, Place::START, Epoch(1))]).unwrap();
+        let mut bench = LaneBench::new(&[(P0, Place::START)]);
+        let (seen, gaps) = tokio::task::spawn_blocking(move || {
+            let (mut seen, mut gaps) = (Vec::new(), Vec::new());
+            let deadline = Instant::now() + PATIENCE;
+            // Some more looks after the gap was told: nothing may follow.
+            let mut looks = 0;
+            while looks < 50 && seen.is_empty() {
+                assert!(Instant::now() < deadline, "the gap is not told");
+                match bench.next(&mut lane, LIMIT, Duration::from_millis(2)) {
+                    Ok(Some(batch)) => {
+                        // Its cover takes the gap in: settled, it moves the watermark over it.
+                        assert_eq!(batch.covered().range.start, Place::START);
+                        let offsets = batch.rows.column(5).as_primitive::<UInt64Type>();
+                        seen.push(Place::of(Offset(offsets.value(0))));
+                        LaneBench::deliver(batch);
+                    }
+                    Ok(None) => panic!("a channel has no end"),
+                    // No wake in that time, which is what a lane that stops is to do.
+                    Err(error) => assert!(error.contains("in time"), "{error}"),
+                }
+                while let Some(event) = source.poll_event().unwrap() {
+                    if let SourceEvent::Gap(P0, range, GapReason::Trimmed) = event {
+                        gaps.push(range);
+                    }
+                }
+                looks += usize::from(!gaps.is_empty());
+            }
+            (seen, gaps)
+        })
+        .await
+        .unwrap();
+        assert_eq!(gaps.len(), 1, "{on_trimmed:?}: told once");
+        assert_eq!(gaps[0].start, Place::START);
+        let behind = gaps[0].end;
+        match on_trimmed {
+            OnTrimmed::Stop => assert_eq!(seen, []),
+            OnTrimmed::Continue => assert_eq!(seen, [behind]),
+        }
+    }
 }
 
 fn plan_cx() -> PlanCx {

@@ -9,6 +9,7 @@ use landfall_log::{Tag, UnitBody};
 use landfall_types::{Coded, PartitionId};
 
 use super::{Channel, PublishOptions};
+use crate::chain::{ChainId, Link};
 use crate::envelope;
 use crate::error::PublishError;
 use crate::intake::{Handover, Queued, QueuedUnit};
@@ -87,14 +88,15 @@ impl Channel {
             deadline: options.deadline.unwrap_or(DEADLINE_DEFAULT).clamp(DEADLINE.0, DEADLINE.1),
             admitted: Instant::now(),
         };
-        let partition = match self.admit(records.as_slice(), &call) {
+        let link = options.chain.as_ref().map(ChainId::enter);
+        let partition = match self.admit(records.as_slice(), link.as_ref(), &call) {
             Ok(partition) => partition,
-            Err(error) => return self.refused(error, records.into_vec(), &call),
+            Err(error) => return self.refused(error, records.into_vec(), link.as_ref()),
         };
         if records.as_slice().is_empty() {
             return Ticket::ready(self.nothing(&partition));
         }
-        match self.prepare(&partition, records, options.sequences.clone(), &call).await {
+        match self.prepare(&partition, records, options.sequences.clone(), link, &call).await {
             Err(ticket) => ticket,
             Ok(prepared) => self.queue(&partition, prepared, &call).await,
         }
@@ -128,9 +130,9 @@ impl Channel {
     }
 
     /// Checks everything that needs no ticket (C8), and routes (C12).
-    fn admit(&self, records: &[Record], call: &Call<'_>) -> Result<Arc<Partition>, PublishError> {
+    fn admit(&self, records: &[Record], link: Option<&Link>, call: &Call<'_>) -> Result<Arc<Partition>, PublishError> {
         let limits = &self.shared.options.limits;
-        if let Some(first) = call.options.chain.as_ref().and_then(|chain| chain.broken_by()) {
+        if let Some(first) = link.and_then(Link::broken_by) {
             return Err(PublishError::ChainBroken { first });
         }
         if records.len() > limits.batch_records as usize {
@@ -189,9 +191,9 @@ impl Channel {
         })
     }
 
-    fn refused(&self, error: PublishError, records: Vec<Record>, call: &Call<'_>) -> Ticket {
-        if let Some(chain) = &call.options.chain {
-            chain.break_by(error.code());
+    fn refused(&self, error: PublishError, records: Vec<Record>, link: Option<&Link>) -> Ticket {
+        if let Some(link) = link {
+            link.break_by(error.code());
         }
         metrics::counter!("landfall_publish_refused_total", "channel" => self.shared.name.to_string(), "code" => error.code().to_string()).increment(1);
         Ticket::ready(PublishOutcome::refused(error, records))
@@ -216,6 +218,7 @@ impl Channel {
         partition: &Arc<Partition>,
         records: Records,
         sequences: Option<Sequences>,
+        link: Option<Link>,
         call: &Call<'_>,
     ) -> Result<Prepared, Ticket> {
         let all = records.as_slice();
@@ -241,7 +244,7 @@ impl Channel {
                 // The runtime is going down; nothing was queued, and the payload went with the job.
                 Err(_) => {
                     let channel = Arc::clone(&self.shared.name);
-                    return Err(self.refused(PublishError::Draining { channel }, Vec::new(), call));
+                    return Err(self.refused(PublishError::Draining { channel }, Vec::new(), link.as_ref()));
                 }
             }
         } else {
@@ -251,7 +254,7 @@ impl Channel {
             cell: TicketCell::new(),
             bytes: body.encoded_len(),
             body,
-            chain: call.options.chain.clone(),
+            chain: link.clone(),
             expect: call.options.expect,
             key,
             sequences,
@@ -265,7 +268,7 @@ impl Channel {
                 Gate::Vacant => {}
                 Gate::Join(earlier, seat) => {
                     let own_rows = Some(unit.body.rows().clone());
-                    return Err(self.ticket(partition, earlier, seat, own_rows, call));
+                    return Err(self.ticket(partition, earlier, seat, own_rows, link, call));
                 }
                 Gate::Committed { first, count } => {
                     partition.metrics.duplicate.increment(1);
@@ -282,16 +285,16 @@ impl Channel {
                 Gate::Reused { first } => {
                     partition.metrics.key_reused.increment(1);
                     let error = PublishError::KeyReused { partition: partition.id, first };
-                    return Err(self.refused(error, given_back(unit.body.rows()), call));
+                    return Err(self.refused(error, given_back(unit.body.rows()), link.as_ref()));
                 }
                 Gate::Crowded => {
                     let what = format!("{} publishes wait under this key", crate::options::JOINED_MAX);
                     let error = PublishError::QueueFull { partition: partition.id, what };
-                    return Err(self.refused(error, given_back(unit.body.rows()), call));
+                    return Err(self.refused(error, given_back(unit.body.rows()), link.as_ref()));
                 }
             }
         }
-        let ticket = self.ticket(partition, Arc::clone(&unit), 0, None, call);
+        let ticket = self.ticket(partition, Arc::clone(&unit), 0, None, link, call);
         Ok(Prepared { queued: unit, ticket })
     }
 
@@ -301,13 +304,14 @@ impl Channel {
         unit: QueuedUnit,
         seat: usize,
         own_rows: Option<Bytes>,
+        chain: Option<Link>,
         call: &Call<'_>,
     ) -> Ticket {
         Ticket::pending(Pending {
             unit,
             seat,
             partition: Arc::clone(partition),
-            chain: call.options.chain.clone(),
+            chain,
             own_rows,
             deadline: call.deadline,
             sleep: Box::pin(tokio::time::sleep_until(call.expires().into())),
@@ -369,8 +373,9 @@ impl Channel {
         let sequences = call.options.sequences.as_ref();
         let bad_sequences = sequences.and_then(|own| check_sequences(own, &records).err());
         for (index, record) in records.into_iter().enumerate() {
+            let link = call.options.chain.as_ref().map(ChainId::enter);
             let route = || -> Result<Arc<Partition>, PublishError> {
-                if let Some(first) = call.options.chain.as_ref().and_then(|chain| chain.broken_by()) {
+                if let Some(first) = link.as_ref().and_then(Link::broken_by) {
                     return Err(PublishError::ChainBroken { first });
                 }
                 if let Some(error) = &bad_sequences {
@@ -386,11 +391,12 @@ impl Channel {
                 Ok(partition) => {
                     let units = &mut groups.entry(partition.id).or_insert_with(|| (partition, Vec::new())).1;
                     let number = sequences.and_then(|own| own.numbers.get(index).copied());
-                    add_to_units(units, index, record, number, limits.batch_records, limits.batch_bytes.as_usize());
+                    let most = (limits.batch_records as usize, limits.batch_bytes.as_usize());
+                    add_to_units(units, index, record, number, link, most);
                 }
                 Err(error) => {
-                    if let Some(chain) = &call.options.chain {
-                        chain.break_by(error.code());
+                    if let Some(link) = &link {
+                        link.break_by(error.code());
                     }
                     if let Some(place) = outcomes.get_mut(index) {
                         *place = Some(PublishOutcome::refused(error, vec![record]));
@@ -417,7 +423,7 @@ impl Channel {
                 .sequences
                 .as_ref()
                 .map(|own| Sequences { producer: own.producer, numbers: unit.numbers.clone().into() });
-            match self.prepare(partition, Records::Many(unit.records), sequences, call).await {
+            match self.prepare(partition, Records::Many(unit.records), sequences, unit.link, call).await {
                 Err(ticket) => tickets.push((ticket, unit.indexes)),
                 Ok(Prepared { queued, ticket }) => {
                     if !together.is_empty() && (together.len() >= items_max || bytes + queued.cost() > bytes_max) {
@@ -456,6 +462,8 @@ struct Unit {
     numbers: Vec<(u64, u64)>,
     bytes: usize,
     is_keyed: bool,
+    /// That of its first record.
+    link: Option<Link>,
 }
 
 fn add_to_units(
@@ -463,13 +471,13 @@ fn add_to_units(
     index: usize,
     record: Record,
     number: Option<(u64, u64)>,
-    records_max: u32,
-    bytes_max: usize,
+    link: Option<Link>,
+    (records_max, bytes_max): (usize, usize),
 ) {
     let is_keyed = record.idempotency_key.is_some();
     let bytes = envelope::row_len(&record);
     let fits = |last: &&mut Unit| {
-        !last.is_keyed && !is_keyed && last.records.len() < records_max as usize && last.bytes + bytes <= bytes_max
+        !last.is_keyed && !is_keyed && last.records.len() < records_max && last.bytes + bytes <= bytes_max
     };
     match units.last_mut().filter(fits) {
         Some(last) => {
@@ -480,7 +488,7 @@ fn add_to_units(
         }
         None => {
             let numbers = number.into_iter().collect();
-            units.push(Unit { records: vec![record], indexes: vec![index], numbers, bytes, is_keyed });
+            units.push(Unit { records: vec![record], indexes: vec![index], numbers, bytes, is_keyed, link });
         }
     }
 }

@@ -25,29 +25,46 @@ pub(super) fn make(dir: &Path) -> Result<(), OpenError> {
     dir.parent().map_or(Ok(()), sync_dir)
 }
 
-/// The channels on disk, by name. What is none is named in a warning and left alone.
-pub(super) fn scan(dir: &Path) -> Result<Vec<(String, Identity)>, OpenError> {
-    let mut found = Vec::new();
+/// What stands in the directory.
+#[derive(Default)]
+pub(super) struct Found {
+    /// The channels, by name.
+    pub(super) channels: Vec<(String, Identity)>,
+    /// What is none; left alone.
+    pub(super) strays: Vec<Stray>,
+}
+
+/// An entry beside the channels.
+pub(super) struct Stray {
+    path: PathBuf,
+    why: &'static str,
+}
+
+impl Stray {
+    pub(super) fn tell(&self) {
+        tracing::warn!(path = %self.path.display(), why = self.why, "foreign entry beside the channels; left alone");
+        metrics::counter!("landfall_stray_files_total").increment(1);
+    }
+}
+
+/// Reads the identities of all channels.
+pub(super) fn scan(dir: &Path) -> Result<Found, OpenError> {
+    let mut found = Found::default();
     for entry in fs::read_dir(dir).map_err(failed("listing", dir))? {
         let path = entry.map_err(failed("listing", dir))?.path();
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
         if !path.is_dir() || check_name(&name).is_err() {
-            stray(&path, "not a channel's directory");
+            found.strays.push(Stray { path, why: "not a channel's directory" });
             continue;
         }
         // An identity that cannot be read stops the start: going on would make the channel look empty.
         match Identity::read(&path)? {
-            Some(identity) => found.push((name, identity)),
+            Some(identity) => found.channels.push((name, identity)),
             None if holds_partitions(&path)? => return Err(OpenError::IdentityLost { path }),
-            None => stray(&path, "no channel.yaml in it"),
+            None => found.strays.push(Stray { path, why: "no channel.yaml in it" }),
         }
     }
     Ok(found)
-}
-
-fn stray(path: &Path, why: &str) {
-    tracing::warn!(path = %path.display(), why, "foreign entry beside the channels; left alone");
-    metrics::counter!("landfall_stray_files_total").increment(1);
 }
 
 /// Whether a directory has partitions with segments in it.
@@ -68,12 +85,12 @@ fn holds_partitions(dir: &Path) -> Result<bool, OpenError> {
 
 /// Makes a new channel: directory, then identity, each durable. A crash in between leaves an empty directory, which the
 /// next creation takes.
-pub(super) fn create(channels: &Path, dir: &Path, options: &ChannelOptions) -> Result<Identity, OpenError> {
+pub(super) fn create(dir: &Path, options: &ChannelOptions) -> Result<Identity, OpenError> {
     if dir.is_dir() && holds_partitions(dir)? {
         return Err(OpenError::IdentityLost { path: dir.to_path_buf() });
     }
     fs::create_dir_all(dir).map_err(failed("creating", dir))?;
-    sync_dir(channels)?;
+    dir.parent().map_or(Ok(()), sync_dir)?;
     let identity = Identity::fresh(options);
     identity.write(dir)?;
     Ok(identity)

@@ -70,6 +70,9 @@ impl Committer {
     /// One attempt, if it is time for one.
     pub(super) fn settle_again(&mut self) -> After {
         let partition = Arc::clone(&self.partition);
+        if !partition.threads.is_owner() {
+            return self.stand_down();
+        }
         let (Some(unsettled), Some(writer)) = (self.unsettled.as_mut(), self.writer.as_mut()) else {
             return After::Again;
         };
@@ -155,16 +158,27 @@ impl Committer {
         for queued in std::mem::take(&mut self.batch) {
             partition.refuse(queued, PublishError::Abandoned { partition: partition.id, attempts: 0, cause: None });
         }
+        if !partition.threads.is_owner() {
+            // Opening writes.
+            let _ = self.stand_down();
+            return false;
+        }
         let opened = partition.store.open();
-        let claims = std::mem::take(&mut *partition.claimed.lock());
         match opened {
             Ok(opened) => {
                 let upto = VisibleTail(opened.tail);
+                // Claims stay listed while the log is read: should that panic, they are found and answered.
+                let claims: Vec<_> = {
+                    let claimed = partition.claimed.lock();
+                    claimed.iter().map(|own| (own.queued.cell.claimed(), own.first, own.ticket)).collect()
+                };
+                let located: Vec<_> = claims
+                    .into_iter()
+                    .map(|(claim, first, ticket)| Some(opened.reader.locate(first, claim?.epoch, ticket, upto)))
+                    .collect();
+                let claims = std::mem::take(&mut *partition.claimed.lock());
                 let mut found = Found::default();
-                for claimed in claims {
-                    let claim = claimed.queued.cell.claimed();
-                    let located =
-                        claim.map(|claim| opened.reader.locate(claimed.first, claim.epoch, claimed.ticket, upto));
+                for (claimed, located) in claims.into_iter().zip(located) {
                     match located {
                         Some(Ok(Located::There { .. })) => found.stored.push(claimed),
                         Some(Ok(Located::NotThere)) => found.absent.push(claimed),
@@ -173,6 +187,14 @@ impl Committer {
                             tracing::error!(channel = %partition.channel, partition = %partition.id, offset = %claimed.first, code = "LF-CH0041", cause = %chain_text(&error), "whether a claimed publish is in the log cannot be read");
                             found.unknown.push(claimed);
                         }
+                    }
+                }
+                {
+                    // What nobody can be told of may be in the log: its repeat must not be stored beside it (I4).
+                    let mut keys = partition.keys.lock();
+                    for recent in &opened.sequences {
+                        let number = (recent.block.sequence, recent.block.index);
+                        keys.advance(recent.block.producer, number, recent.append_time);
                     }
                 }
                 let fresh = partition.adopt(opened);
@@ -187,11 +209,22 @@ impl Committer {
             Err(error) => {
                 let text: Arc<str> = chain_text(&error).into();
                 tracing::error!(channel = %partition.channel, partition = %partition.id, code = "LF-CH0041", cause = %text, "the partition could not be opened anew");
-                self.lose(claims);
-                partition.stop(text);
+                self.give_up(text);
                 false
             }
         }
+    }
+
+    /// Stops the partition; what was taken up is answered with what can be known of it, and its room is free again.
+    pub(crate) fn give_up(&mut self, cause: Arc<str>) {
+        let partition = Arc::clone(&self.partition);
+        partition.intake.set_uncertain(None);
+        for queued in std::mem::take(&mut self.batch) {
+            partition.refuse(queued, PublishError::Abandoned { partition: partition.id, attempts: 0, cause: None });
+        }
+        let claims = std::mem::take(&mut *partition.claimed.lock());
+        self.lose(claims);
+        partition.stop(cause);
     }
 
     fn answer_found(&mut self, found: Found) {
@@ -208,7 +241,7 @@ impl Committer {
     }
 
     /// Nobody can say what became of them, so their keys stay taken (I3, I4).
-    fn lose(&mut self, claims: Vec<Claimed>) {
+    pub(super) fn lose(&mut self, claims: Vec<Claimed>) {
         let partition = Arc::clone(&self.partition);
         let total = partition.intake.process_total();
         let mut released = Released::default();

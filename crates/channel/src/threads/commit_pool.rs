@@ -149,8 +149,7 @@ fn run(shared: &Shared) {
                     // Stopped: nothing will be queued for it any more.
                     Ok(false) => continue,
                     Err(panic) => {
-                        let partition = committer.partition();
-                        partition.stop(format!("recovery panicked: {}", panic_text(&*panic)).into());
+                        committer.give_up(format!("recovery panicked: {}", panic_text(&*panic)).into());
                         continue;
                     }
                 }

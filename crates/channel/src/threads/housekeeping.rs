@@ -2,6 +2,7 @@
 //! quiet partitions, and the disk reserve (C28, C75, C78, C85).
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -36,6 +37,8 @@ struct Shared {
     inside: Mutex<Inside>,
     called: Condvar,
     reserve: Option<DiskReserve>,
+    /// Free space was below the reserve at the last look.
+    is_short: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -52,8 +55,12 @@ impl Housekeeping {
         Housekeeping { shared, thread: Mutex::default() }
     }
 
-    /// Looks after this partition from now on.
+    /// Looks after this partition from now on. The disk reserve holds from its first publish on: it is looked at here,
+    /// before anybody has the partition, and not at the next tick.
     pub(crate) fn add(&self, partition: &Arc<Partition>) {
+        if let Some(reserve) = &self.shared.reserve {
+            check_reserve(reserve, std::slice::from_ref(partition), &self.shared.is_short);
+        }
         self.shared.inside.lock().added.push(Arc::downgrade(partition));
         let mut thread = self.thread.lock();
         if thread.is_none() {
@@ -111,7 +118,6 @@ fn run(shared: &Shared) {
     let mut seen: Vec<Seen> = Vec::new();
     let mut next_tick = Instant::now() + TICK;
     let mut ticks = 0u64;
-    let mut is_short = false;
     loop {
         {
             let mut inside = shared.inside.lock();
@@ -147,7 +153,8 @@ fn run(shared: &Shared) {
                 metrics::gauge!("landfall_budget_bytes").set(partition.intake.process_used() as f64);
             }
             if let Some(reserve) = &shared.reserve {
-                check_reserve(reserve, &seen, &mut is_short);
+                let partitions: Vec<_> = seen.iter().filter_map(|known| known.partition.upgrade()).collect();
+                check_reserve(reserve, &partitions, &shared.is_short);
             }
         }
     }
@@ -156,7 +163,7 @@ fn run(shared: &Shared) {
 fn prepare(partition: &Arc<Partition>, is_failing: &mut bool) {
     let Some(upkeep) = partition.upkeep() else { return };
     // Each run does one step, so that one partition's need does not keep the others waiting.
-    if !upkeep.is_due() {
+    if !upkeep.is_due() || !partition.threads.is_owner() {
         return;
     }
     match upkeep.run() {
@@ -200,7 +207,9 @@ fn tick(partition: &Arc<Partition>, known: &mut Seen, ticks: u64) {
     }
 }
 
-fn check_reserve(reserve: &DiskReserve, seen: &[Seen], is_short: &mut bool) {
+/// Closes the gates of these partitions while free space is below the reserve, and opens them again. Their health
+/// follows from the gate (C98).
+fn check_reserve(reserve: &DiskReserve, partitions: &[Arc<Partition>], was_short: &AtomicBool) {
     let free = match reserve.vfs.free_bytes(&reserve.dir) {
         Ok(free) => free,
         Err(error) => {
@@ -208,25 +217,24 @@ fn check_reserve(reserve: &DiskReserve, seen: &[Seen], is_short: &mut bool) {
             return;
         }
     };
-    let was_short = std::mem::replace(is_short, free < reserve.bytes.0);
-    if *is_short == was_short && !*is_short {
-        return;
-    }
-    if *is_short && !was_short {
+    let is_short = free < reserve.bytes.0;
+    let was_short = was_short.swap(is_short, Ordering::AcqRel);
+    if is_short && !was_short {
         tracing::error!(path = %reserve.dir.display(), free, reserve = %reserve.bytes, code = "LF-CH0023", "the disk reserve is met: publishes are refused until space is free again");
     }
-    if was_short && !*is_short {
+    if was_short && !is_short {
         tracing::info!(path = %reserve.dir.display(), free, reserve = %reserve.bytes, "the disk reserve is back: publishes are taken");
     }
-    for partition in seen.iter().filter_map(|known| known.partition.upgrade()) {
+    for partition in partitions {
         if partition.class() == Durability::Memory {
             continue;
         }
-        if *is_short {
+        if is_short {
             let reason =
                 format!("disk_reserve: {free} bytes are free, {} must stay free; free disk space", reserve.bytes);
             partition.intake.close_if_open_with(at_capacity(&partition.channel, reason));
         } else {
+            // Whatever the last look said: a partition that was being opened then may have missed its end.
             let is_own = |error: &PublishError| matches!(error, PublishError::AtCapacity { reason, .. } if reason.starts_with("disk_reserve"));
             partition.intake.reopen_gate(is_own);
         }

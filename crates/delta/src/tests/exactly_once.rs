@@ -147,6 +147,75 @@ async fn a_failed_put_keeps_the_group() {
     assert_eq!(landed(&place.path).await, numbers(&[(0, 0..5)]));
 }
 
+/// Catches a commit that panicked and is told as settled, or as lost where it is in, or a shard that it leaves stuck.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_panicked_commit_is_unknown_and_its_rows_land_once() {
+    for is_stored in [false, true] {
+        let place = directory();
+        let store = FaultStore::new();
+        let opened = open_over(DeltaOptions::new(&place.path), Arc::new(store.clone())).await;
+        let schema = &opened.plan.schema;
+        for batch in [sealed(schema, 0, 1, 0..6), sealed(schema, 0, 1, 6..10)] {
+            assert_eq!(opened.writer.write(&batch).await.expect("taken"), Written::Accepted);
+        }
+        store.on_put("00000000000000000001.json", Fault::Panics { is_stored });
+        let error = opened.writer.barrier().await.expect_err("it panicked");
+        assert!(store.done());
+        assert!(
+            matches!(&error.error, SinkError::Unknown { code, .. } if *code == crate::code::GROUP_LOST),
+            "{error:?}"
+        );
+        assert!(error.lost.is_empty(), "nobody can name what is lost: {error:?}");
+        // What the engine does with a group of which nothing is known.
+        opened.writer.reset().await;
+        let positions = opened.sink.committed_positions(&cx()).await.expect("positions");
+        assert_eq!(positions.get(&P).copied(), if is_stored { at(10) } else { None });
+        for batch in [sealed(schema, 0, 2, 0..6), sealed(schema, 0, 2, 6..10)] {
+            let expected = if is_stored { Written::AlreadyThere } else { Written::Accepted };
+            assert_eq!(opened.writer.write(&batch).await.expect("taken"), expected);
+        }
+        opened.writer.barrier().await.expect("settled");
+        opened.writer.write(&sealed(schema, 0, 2, 10..12)).await.expect("taken");
+        opened.writer.barrier().await.expect("settled");
+        assert_eq!(landed(&place.path).await, numbers(&[(0, 0..12)]));
+    }
+}
+
+/// Catches positions that were read before a commit in flight and are told after it: the engine would read rows again
+/// that the table holds (I9).
+#[tokio::test(flavor = "multi_thread")]
+async fn positions_wait_for_a_commit_in_flight() {
+    let place = directory();
+    let store = FaultStore::new();
+    let opened = open_over(DeltaOptions::new(&place.path), Arc::new(store.clone())).await;
+    opened.writer.write(&sealed(&opened.plan.schema, 0, 1, 0..5)).await.expect("taken");
+    let (entered, gate) = (Arc::new(tokio::sync::Notify::new()), Arc::new(tokio::sync::Notify::new()));
+    let (tell, wait) = (entered.clone(), gate.clone());
+    store.on_put(
+        "00000000000000000001.json",
+        Fault::After(Arc::new(move || {
+            let (tell, wait) = (tell.clone(), wait.clone());
+            async move {
+                tell.notify_one();
+                wait.notified().await;
+            }
+            .boxed()
+        })),
+    );
+    let asking = async {
+        entered.notified().await;
+        let sink = opened.sink.clone();
+        let mut asked = tokio::spawn(async move { sink.committed_positions(&cx()).await });
+        let early = tokio::time::timeout(std::time::Duration::from_millis(300), &mut asked).await;
+        assert!(early.is_err(), "told before the commit has ended: {early:?}");
+        gate.notify_one();
+        asked.await.expect("no panic").expect("positions")
+    };
+    let (settled, positions) = tokio::join!(opened.writer.barrier(), asking);
+    settled.expect("settled");
+    assert_eq!(positions.get(&P).copied(), at(5));
+}
+
 /// Catches a retry that puts without looking: between two tries another process of the same pipeline committed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_conflict_rechecks_txn_before_every_try() {

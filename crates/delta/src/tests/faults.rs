@@ -31,6 +31,8 @@ pub(super) enum Fault {
     AnswerLost,
     /// Someone else acts first; then it goes through.
     After(Act),
+    /// The caller's task panics, before or after it is stored.
+    Panics { is_stored: bool },
 }
 
 /// See the module.
@@ -102,6 +104,12 @@ impl ObjectStore for FaultStore {
             Some(Fault::After(act)) => {
                 act().await;
                 self.inner.put_opts(location, payload, opts).await
+            }
+            Some(Fault::Panics { is_stored }) => {
+                if is_stored {
+                    self.inner.put_opts(location, payload, opts).await?;
+                }
+                panic!("scripted: a put panics")
             }
         }
     }

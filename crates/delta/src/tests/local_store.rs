@@ -32,6 +32,14 @@ fn location(root: &TempDir, name: &str) -> Path {
     Path::from_absolute_path(root.path().join(name)).expect("a path")
 }
 
+/// The steps without the syncs of directories above `root`, which there are for names that an earlier process may have
+/// given.
+fn below(root: &TempDir, steps: &Steps) -> Vec<(Step, PathBuf)> {
+    let steps = steps.lock();
+    assert!(steps.iter().all(|(step, path)| path.starts_with(root.path()) || *step == Step::SyncDirectory));
+    steps.iter().filter(|(_, path)| path.starts_with(root.path())).cloned().collect()
+}
+
 fn create() -> PutOptions {
     PutOptions::from(PutMode::Create)
 }
@@ -60,10 +68,36 @@ async fn a_synced_local_commit_survives_unsynced_loss() {
         (Step::SyncDirectory, root.path().join("t")),
         (Step::SyncDirectory, root.path().to_path_buf()),
     ];
-    assert_eq!(*steps.lock(), expected);
+    assert_eq!(below(&root, &steps), expected);
     steps.lock().clear();
     store.put_opts(&location(&root, "t/_delta_log/1.json"), "b".into(), create()).await.expect("put");
     assert_eq!(steps.lock().len(), 3, "the directories have their names already");
+}
+
+/// Catches a directory that a killed process has made and not synced, and that a later put or read takes for durable
+/// because it is there (I1).
+#[tokio::test(flavor = "multi_thread")]
+async fn directories_of_a_killed_run_are_synced_by_the_next_put_and_read() {
+    let root = TempDir::new().expect("a directory");
+    std::fs::create_dir_all(root.path().join("t/_delta_log")).expect("made by another");
+    std::fs::create_dir_all(root.path().join("t/country=de")).expect("made by another");
+    std::fs::write(root.path().join("t/_delta_log/0.json"), "a").expect("written by another");
+    let up = |names: &[&str]| -> Vec<PathBuf> { names.iter().map(|name| root.path().join(name)).collect() };
+    let synced = |steps: &Steps| -> Vec<PathBuf> {
+        let steps = below(&root, steps);
+        let syncs = steps.into_iter().filter(|(step, _)| *step == Step::SyncDirectory);
+        syncs.map(|(_, path)| path).collect()
+    };
+    let (reads, steps) = recorded(None);
+    reads.get(&location(&root, "t/_delta_log/0.json")).await.expect("there");
+    assert_eq!(synced(&steps), up(&["t/_delta_log", "t", ""]));
+    let (puts, steps) = recorded(None);
+    puts.put_opts(&location(&root, "t/country=de/a.parquet"), "a".into(), create()).await.expect("put");
+    assert_eq!(synced(&steps), up(&["t/country=de", "t", ""]));
+    steps.lock().clear();
+    // A directory of our own is a new name in one whose names were synced before.
+    puts.put_opts(&location(&root, "t/country=fr/a.parquet"), "a".into(), create()).await.expect("put");
+    assert_eq!(synced(&steps), up(&["t/country=fr", "t"]));
 }
 
 /// Catches a commit that another writer's is overwritten by.
@@ -129,7 +163,7 @@ async fn what_is_read_is_synced_first() {
     let (another, steps) = recorded(None);
     another.get(&name).await.expect("there");
     another.get(&name).await.expect("there");
-    assert_eq!(*steps.lock(), [(Step::SyncDirectory, root.path().to_path_buf())]);
+    assert_eq!(below(&root, &steps), [(Step::SyncDirectory, root.path().to_path_buf())]);
     let missing = another.get(&location(&root, "no/such.json")).await.expect_err("missing");
     assert!(matches!(missing, Error::NotFound { .. }), "{missing}");
 }
@@ -154,7 +188,7 @@ async fn an_upload_is_placed_by_its_parts_and_visible_at_its_end() {
     upload.complete().await.expect("complete");
     assert_eq!(store.get(&name).await.expect("there").bytes().await.expect("read"), "aaabbc");
     assert_eq!(
-        steps.lock().iter().map(|(step, _)| *step).collect::<Vec<_>>(),
+        below(&root, &steps).iter().map(|(step, _)| *step).collect::<Vec<_>>(),
         [Step::SyncFile, Step::Publish, Step::SyncDirectory]
     );
 

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use landfall_types::{Epoch, PartitionId, Place};
 
 use super::{PlanError, SourceError, TableId, TableSpec};
-use crate::{FailCause, PollCx, SourceBatch};
+use crate::{FailCause, OnTrimmed, PollCx, SourceBatch};
 
 /// A lane's number inside its pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -43,6 +43,9 @@ pub struct SourceCx {
     pub record: Option<Bytes>,
     /// Wakes the controller: `poll_event` has something.
     pub waker: LaneWaker,
+    /// What a lane does at rows that retention has freed. Where it stops, it tells the gap and gives nothing behind it,
+    /// until it is opened anew: rows behind it that were settled first would carry the watermark over it (E67, I7).
+    pub on_trimmed: OnTrimmed,
 }
 
 /// Wakes whoever polls. Cheap to clone and to call; calling it twice is as good as once.

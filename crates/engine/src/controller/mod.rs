@@ -196,7 +196,8 @@ impl<'s, S: Source> Controller<'s, S> {
         self.waker.own();
         let to_wake = self.waker.clone();
         let waker = LaneWaker::new(move || to_wake.wake(Wake::DATA));
-        let opened = self.source.open(SourceCx { record: self.cx.stored.record.clone(), waker });
+        let (record, on_trimmed) = (self.cx.stored.record.clone(), self.cx.options.on_trimmed);
+        let opened = self.source.open(SourceCx { record, waker, on_trimmed });
         if let Err(error) = opened {
             let cause = source_cause(&error);
             let end = self.end_failed(cause, false);

@@ -124,6 +124,13 @@ impl Crew {
     }
 }
 
+/// What keeps a pipeline from running.
+struct Obstacle {
+    cause: FailCause,
+    /// It may end by itself.
+    is_passing: bool,
+}
+
 enum Stopped {
     Shutdown,
     Aborted,
@@ -150,15 +157,18 @@ impl Supervisor {
     async fn runs<S: Source + 'static>(&self, mut pipeline: Pipeline<S>) -> ExitReport {
         let mut failures = 0u32;
         let mut epochs = BTreeMap::new();
+        let mut obstacle = None;
         loop {
             let facts = SourceFacts {
                 identity: Arc::from(pipeline.source.profile().identity),
                 partitions: pipeline.source.plan().map(|plan| plan.partitions).unwrap_or_default(),
             };
-            let prepared = match self.prepare(&pipeline.parts, &facts).await {
+            let prepared = match self.prepare(&pipeline.parts, &facts, &mut obstacle).await {
                 Ok(prepared) => prepared,
-                Err(Stopped::Shutdown) => return self.report(Ending::Settled, None, Vec::new()),
-                Err(Stopped::Aborted) => return self.report(Ending::Aborted, None, Vec::new()),
+                Err(Stopped::Shutdown) => return self.report_without_run(obstacle),
+                Err(Stopped::Aborted) => {
+                    return self.report(Ending::Aborted, obstacle.map(|obstacle| obstacle.cause), Vec::new());
+                }
             };
             let began = Instant::now();
             let (back, end) = self.run(pipeline, prepared, &mut epochs).await;
@@ -205,6 +215,7 @@ impl Supervisor {
                 Some(Stopped::Shutdown) => return self.report(Ending::Failed, Some(cause), Vec::new()),
                 Some(Stopped::Aborted) => return self.report(Ending::Aborted, Some(cause), Vec::new()),
             }
+            obstacle = Some(Obstacle { cause, is_passing: false });
             self.shared.set_state(PipelineState::Starting, None);
         }
     }
@@ -231,7 +242,13 @@ impl Supervisor {
         }
     }
 
-    async fn prepare(&self, parts: &Parts, source: &SourceFacts) -> Result<Prepared, Stopped> {
+    /// Tries until it is done or an end is asked for. `obstacle`: what the last try met.
+    async fn prepare(
+        &self,
+        parts: &Parts,
+        source: &SourceFacts,
+        obstacle: &mut Option<Obstacle>,
+    ) -> Result<Prepared, Stopped> {
         let mut attempt = 0u32;
         loop {
             if let Some(stopped) = self.stopped() {
@@ -239,7 +256,10 @@ impl Supervisor {
             }
             let not_yet = tokio::select! {
                 prepared = self.try_prepare(parts, source) => match prepared {
-                    Ok(prepared) => return Ok(prepared),
+                    Ok(prepared) => {
+                        *obstacle = None;
+                        return Ok(prepared);
+                    }
                     Err(not_yet) => not_yet,
                 },
                 stopped = self.until_stopped() => return Err(stopped),
@@ -256,6 +276,7 @@ impl Supervisor {
             why.next_ms = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
             let state = if not_yet.is_blocked { PipelineState::Blocked } else { PipelineState::Retrying };
             self.shared.set_state(state, Some(why));
+            *obstacle = Some(Obstacle { cause: not_yet.cause, is_passing: !not_yet.is_blocked });
             if let Some(stopped) = self.wait(delay).await {
                 return Err(stopped);
             }
@@ -380,6 +401,18 @@ impl Supervisor {
             sight.books.close(issued, &ring.harvested);
             if let Some(books) = ring.table.and_then(|table| sight.tables.get_mut(&table)) {
                 books.close(issued, &ring.harvested);
+            }
+        }
+    }
+
+    /// The end of a pipeline between two runs, or before its first one. One that waited for its destination, or for a
+    /// human, has settled nothing of what lies in its source (E75).
+    fn report_without_run(&self, obstacle: Option<Obstacle>) -> ExitReport {
+        match obstacle {
+            None => self.report(Ending::Settled, None, Vec::new()),
+            Some(Obstacle { cause, is_passing }) => {
+                let ending = if is_passing { Ending::Unfinished } else { Ending::Failed };
+                self.report(ending, Some(cause), Vec::new())
             }
         }
     }

@@ -266,6 +266,38 @@ async fn f_l12_a_missing_table_is_waited_for() {
     assert!(bed.letters.letters().is_empty());
 }
 
+/// Would catch a pipeline that never came to run and is reported as settled, with exit 0 (E75).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pipeline_that_is_kept_from_running_is_not_settled() {
+    let waits = [
+        (PipelineState::Blocked, Ending::Failed, 1, "does not exist"),
+        (PipelineState::Retrying, Ending::Unfinished, 3, "does not answer"),
+    ];
+    for (state, ending, code, words) in waits {
+        let bed = Bed::new(1);
+        let sink = ScriptedSink::durable();
+        sink.set_missing(state == PipelineState::Blocked);
+        sink.set_unreachable(state == PipelineState::Retrying);
+        bed.source.append(0, 0..10);
+        let handle = bed.run(&sink);
+        until(&handle, || handle.state() == state).await;
+        let report = handle.shutdown(SOON).await;
+        assert_eq!((report.ending, report.exit_code()), (ending, code), "{report:#?}");
+        assert!(
+            report.code.is_some() && report.cause.as_ref().is_some_and(|cause| cause.contains(words)),
+            "{report:#?}"
+        );
+        assert_eq!(bed.committed(0), 0);
+        // What ended it is over: the same pipeline lands all of it and is settled.
+        sink.set_missing(false);
+        sink.set_unreachable(false);
+        let handle = bed.run(&sink);
+        landed(&handle, &bed.source).await;
+        finished(handle).await;
+        assert_eq!(sink.values(), (0..10).collect::<Vec<_>>());
+    }
+}
+
 /// Would catch a retry that appends, or sends other bytes or another name.
 #[tokio::test(flavor = "multi_thread")]
 async fn f_d1_a_retry_sends_the_sealed_batch_again() {

@@ -38,6 +38,10 @@ pub enum Act {
     Panic,
     /// Another writer owns the positions.
     Superseded,
+    /// A barrier that says well, and has settled nothing of what was accepted.
+    Forget,
+    /// A barrier that fails in a passing way and names all that was accepted as lost.
+    LoseAll,
 }
 
 const SCRIPTED: Code = Code::new("DT", 1);
@@ -66,6 +70,7 @@ struct Inside {
     refused: HashSet<i64>,
     hanging: HashSet<i64>,
     is_missing: bool,
+    is_unreachable: bool,
     calls: usize,
     covers_chain: bool,
 }
@@ -131,6 +136,11 @@ impl ScriptedSink {
     /// Whether the destination does not exist.
     pub fn set_missing(&self, is_missing: bool) {
         self.inside.lock().is_missing = is_missing;
+    }
+
+    /// Whether the destination answers when it is opened.
+    pub fn set_unreachable(&self, is_unreachable: bool) {
+        self.inside.lock().is_unreachable = is_unreachable;
     }
 
     /// Another table under the same name.
@@ -237,6 +247,10 @@ impl Sink for ScriptedSink {
                 let text = "the table does not exist".to_owned();
                 return Err(SinkError::Destination { code: SCRIPTED, text });
             }
+            if self.inside.lock().is_unreachable {
+                let text = "the table does not answer".to_owned();
+                return Err(SinkError::Later { code: SCRIPTED, after: None, text });
+            }
             Ok(SinkIdentity(self.identity.lock().clone()))
         })
     }
@@ -322,6 +336,12 @@ impl ShardWriter for ScriptedSink {
                 Act::Hang => std::future::pending::<()>().await,
                 Act::Panic => panic!("scripted: a barrier panics"),
                 Act::Store => {}
+                Act::Forget => self.inside.lock().accepted.clear(),
+                Act::LoseAll => {
+                    let gone = std::mem::take(&mut self.inside.lock().accepted);
+                    let lost = gone.into_iter().map(|(id, _, _)| id).collect();
+                    return Err(BarrierError { error: Self::error(&act), lost });
+                }
                 Act::Later | Act::Refuse => {
                     return Err(BarrierError { error: Self::error(&act), lost: Vec::new() });
                 }

@@ -466,6 +466,12 @@ impl Worker {
         let now = Instant::now();
         let took = now.duration_since(started);
         match ended {
+            // A writer that lost a part of the group without a word: what of it is durable, its positions say.
+            Ok(Ok(settled)) if settled.batches < self.accepted.len() as u64 => {
+                let (accepted, settled) = (self.accepted.len(), settled.batches);
+                let text = format!("the sink has settled {settled} of {accepted} accepted batches");
+                self.lose_accepted(&FailCause::new(codes::GROUP_LOST, text));
+            }
             Ok(Ok(settled)) => {
                 self.cx.meters.barrier_seconds.record(took.as_secs_f64());
                 self.barrier_attempts = 0;
@@ -494,6 +500,11 @@ impl Worker {
             self.accepted = kept;
             let cause = FailCause::new(codes::GROUP_LOST, format!("the sink lost accepted rows: {error}"));
             gone.into_iter().for_each(|ledger| ledger.fail(&cause));
+            if self.accepted.is_empty() {
+                // No barrier is due any more that could end the wait for the next try.
+                self.lose_accepted(&cause);
+                return;
+            }
         }
         let (is_destination, after) = match &error {
             SinkError::Later { after, .. } => (false, *after),

@@ -310,6 +310,35 @@ fn an_abort_forgets_what_was_accepted() {
     assert!(rig.sink.values().is_empty() && rig.sink.positions().is_empty());
 }
 
+/// Would catch holds that are delivered for batches which a sink's barrier has not settled, and a worker that waits for
+/// good after a barrier that failed and left nothing to settle (I7).
+#[test]
+fn a_barrier_that_lost_the_group_fails_its_holds_and_the_worker_goes_on() {
+    let runtime = Runtime::new().expect("a runtime");
+    for act in [Act::Forget, Act::LoseAll] {
+        let sink = ScriptedSink::table(Duration::from_millis(1));
+        sink.script_barrier([act.clone()]);
+        let mut rig = Rig::new(sink, options(), true);
+        rig.send(&[1; 50]);
+        let worker = rig.worker.take().expect("run once");
+        runtime.block_on(async {
+            let worker = tokio::spawn(worker.run());
+            let deadline = Instant::now() + Duration::from_secs(10);
+            while rig.harvester.outcome(0, 1).is_none() {
+                assert!(Instant::now() < deadline, "{act:?}: the hold is never resolved");
+                tokio::task::yield_now().await;
+            }
+            // Rows that come after it are another group's.
+            rig.send(&[1; 50]);
+            rig.drain(Duration::from_secs(60));
+            tokio::time::timeout(Duration::from_secs(10), worker).await.expect("it goes on").expect("no panic");
+        });
+        let outcomes = [rig.harvester.outcome(0, 1), rig.harvester.outcome(1, 1)];
+        assert_eq!(outcomes, [Some(false), Some(true)], "{act:?}");
+        assert_eq!(rig.sink.values(), (50..100).collect::<Vec<_>>(), "{act:?}");
+    }
+}
+
 /// Would catch rows of an ended epoch that are written beside their replay.
 #[test]
 fn rows_of_a_closed_epoch_are_not_written() {

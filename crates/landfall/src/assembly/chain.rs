@@ -4,15 +4,17 @@
 
 use std::sync::Arc;
 
+use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
-use landfall_engine::contract::{Decoder, PlanError, Wanted};
+use landfall_engine::contract::{Decoded, Decoder, EngineError, PlanError, RowErrors, Wanted};
 use landfall_engine::{ChainFactory, ChainParts, FilterFactory};
 use landfall_sql::{
     ColumnOptions, ColumnText, Framing, JsonDecoder, JsonOptions, RawDecoder, RawForm, Round, Schema, Sql, Unknown,
 };
 
 use crate::config::{
-    DecodeConfig, Finding, Framing as FramingConfig, JsonConfig, PipelineConfig, QueryText, place_in_file,
+    DecodeConfig, Finding, Framing as FramingConfig, JsonConfig, PipelineConfig, QueryText, UnknownFields,
+    place_in_file,
 };
 
 /// A compiled chain: how to make its parts, and what `check` shows of it.
@@ -21,10 +23,10 @@ pub(crate) struct CompiledChain {
     pub(crate) factory: ChainFactory,
     /// The steps of the query, for people.
     pub(crate) steps: Vec<String>,
-    /// The query's columns, or the decoder's where there is no query.
-    pub(crate) output: SchemaRef,
     /// The columns that decoding offers, with their type text; empty for raw bytes.
     pub(crate) schema: Vec<(String, String)>,
+    /// The conditions of the sinks, in their order.
+    pub(crate) filters: Vec<Option<FilterFactory>>,
 }
 
 /// The declared schema.
@@ -56,28 +58,76 @@ pub(super) fn compile(config: &PipelineConfig, schema: Option<Schema>, source: &
         DecodeConfig::Raw => None,
     };
     let columns = schema.as_ref().map(Schema::column_texts).unwrap_or_default();
+    let pipeline = config.id.clone();
     let make_decoder = move || -> Box<dyn Decoder> {
         match (&schema, json) {
-            (Some(schema), Some(options)) => Box::new(JsonDecoder::new(schema.clone(), options)),
+            (Some(schema), Some(options)) => {
+                Box::new(CountedJson::new(JsonDecoder::new(schema.clone(), options), &pipeline))
+            }
             _ => Box::new(RawDecoder::new(RawForm::Binary)),
         }
     };
     let everything = Wanted { record_key: true, record_timestamp: true, record_headers: true, ..Wanted::default() };
     let input =
         make_decoder().plan(&everything).map_err(|error| Finding::error(error.code, Some(config.mark), error.text))?;
-    let Some(query) = &config.sql else {
-        let factory: ChainFactory = Arc::new(move || {
-            Ok(ChainParts { decoder: make_decoder(), transforms: Vec::new(), wanted: Wanted::default() })
-        });
-        return Ok(CompiledChain { factory, steps: Vec::new(), output: input, schema: columns });
+    let compiled = match &config.sql {
+        Some(query) => {
+            Some(Sql::default().compile(&query.text, &input).map_err(|error| query_finding(error, query, source))?)
+        }
+        None => None,
     };
-    let compiled = Sql::default().compile(&query.text, &input).map_err(|error| query_finding(error, query, source))?;
-    let (steps, output) = (compiled.steps(), compiled.output());
+    let steps = compiled.as_ref().map(landfall_sql::CompiledSql::steps).unwrap_or_default();
+    let output = compiled.as_ref().map_or(input, landfall_sql::CompiledSql::output);
+    let mut wanted = compiled.as_ref().map(landfall_sql::CompiledSql::wanted).unwrap_or_default();
+    let mut filters = Vec::with_capacity(config.sinks.len());
+    for sink in &config.sinks {
+        let filter = sink.filter.as_ref().map(|condition| filter(condition, &output, source)).transpose()?;
+        filters.push(filter.map(|(filter, reads)| {
+            // Its columns are the query's; what it asks of the record itself, the decoder must bring along.
+            wanted.record_key |= reads.record_key;
+            wanted.record_timestamp |= reads.record_timestamp;
+            wanted.record_headers |= reads.record_headers;
+            filter
+        }));
+    }
     let factory: ChainFactory = Arc::new(move || {
-        let transform = compiled.into_transform();
-        Ok(ChainParts { decoder: make_decoder(), transforms: vec![transform], wanted: compiled.wanted() })
+        let transforms = compiled.iter().map(landfall_sql::CompiledSql::into_transform).collect();
+        Ok(ChainParts { decoder: make_decoder(), transforms, wanted: wanted.clone() })
     });
-    Ok(CompiledChain { factory, steps, output, schema: columns })
+    Ok(CompiledChain { factory, steps, schema: columns, filters })
+}
+
+/// A JSON decoder whose counts are metrics of its pipeline.
+struct CountedJson {
+    decoder: JsonDecoder,
+    unknown: metrics::Counter,
+    duplicates: metrics::Counter,
+    /// Already told.
+    told: (u64, u64),
+}
+
+impl CountedJson {
+    fn new(decoder: JsonDecoder, pipeline: &str) -> Self {
+        let unknown = metrics::counter!("landfall_unknown_fields_total", "pipeline" => pipeline.to_owned());
+        let duplicates = metrics::counter!("landfall_duplicate_fields_total", "pipeline" => pipeline.to_owned());
+        CountedJson { decoder, unknown, duplicates, told: (0, 0) }
+    }
+}
+
+impl Decoder for CountedJson {
+    fn plan(&mut self, wanted: &Wanted) -> Result<SchemaRef, PlanError> {
+        self.decoder.plan(wanted)
+    }
+
+    fn decode(&mut self, records: &RecordBatch, bad: &mut RowErrors) -> Result<Decoded, EngineError> {
+        let decoded = self.decoder.decode(records, bad);
+        let counters = self.decoder.counters();
+        let now = (counters.unknown(), counters.duplicates());
+        self.unknown.increment(now.0 - self.told.0);
+        self.duplicates.increment(now.1 - self.told.1);
+        self.told = now;
+        decoded
+    }
 }
 
 /// A planner's error, shown at its place in the file.
@@ -86,11 +136,12 @@ pub(super) fn query_finding(error: PlanError, query: &QueryText, source: &str) -
     Finding::error(error.code, Some(mark), error.text)
 }
 
-/// A sink's `where` over the query's columns.
-pub(super) fn filter(query: &QueryText, columns: &SchemaRef, source: &str) -> Result<FilterFactory, Finding> {
+/// A sink's `where` over the query's columns, and what it reads.
+fn filter(query: &QueryText, columns: &SchemaRef, source: &str) -> Result<(FilterFactory, Wanted), Finding> {
     let compiled =
         Sql::default().compile_where(&query.text, columns).map_err(|error| query_finding(error, query, source))?;
-    Ok(Arc::new(move || Ok(compiled.into_transform())))
+    let reads = compiled.wanted();
+    Ok((Arc::new(move || Ok(compiled.into_transform())), reads))
 }
 
 fn json_options(json: &JsonConfig) -> JsonOptions {
@@ -100,7 +151,11 @@ fn json_options(json: &JsonConfig) -> JsonOptions {
             FramingConfig::Ndjson => Framing::Ndjson,
             FramingConfig::Array => Framing::Array,
         },
-        unknown: if json.refuse_unknown { Unknown::Error } else { Unknown::Ignore },
+        unknown: match json.unknown {
+            UnknownFields::Skip => Unknown::Ignore,
+            UnknownFields::Count => Unknown::Count,
+            UnknownFields::Error => Unknown::Error,
+        },
         duplicates_are_errors: json.refuse_duplicates,
         coerce: json.coerce,
     }

@@ -6,6 +6,7 @@
 
 mod chain;
 mod channel_options;
+mod directory;
 mod inference;
 mod pipelines;
 mod plan;

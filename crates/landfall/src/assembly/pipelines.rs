@@ -66,11 +66,9 @@ pub(super) fn build(
         .options(sinks::pipeline_options(config))
         .dead_letters(Arc::new(letters))
         .clock(clock);
-    for sink in &config.sinks {
+    for (sink, filter) in config.sinks.iter().zip(&chain.filters) {
         let mut options = sinks::options(sink, config);
-        if let Some(condition) = &sink.filter {
-            options.filter = Some(chain::filter(condition, &chain.output, file)?);
-        }
+        options.filter.clone_from(filter);
         let built =
             sinks::build(sink, channels).map_err(|error| Finding::error(error.code, Some(sink.mark), error.text))?;
         pipeline = pipeline.sink(&sink.name, built, options);

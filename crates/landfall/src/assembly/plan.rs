@@ -1,10 +1,9 @@
 //! The plan of a configuration: what `check` prints, and what `run` makes sure of before it touches the disk.
 //!
-//! Small channels of the same names stand in a temporary directory while a plan is made, so that planning takes the
-//! very path of a start and leaves nothing behind. What only the real data directory knows (another partition count, damage) is
-//! found by `run`.
+//! Channels of the same names and partitions stand in memory while a plan is made, so that planning takes the very path of
+//! a start and leaves nothing behind. The real data directory is read for what would refuse the start, and never
+//! written. What its records hold (damage) is found by `run`, which serves in spite of it.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use landfall_channel::Channels;
@@ -14,10 +13,10 @@ use landfall_types::{ByteSize, Clock, Coded, SystemClock};
 use serde::Serialize;
 
 use super::pipelines::{self, DecodeSchema};
-use super::{channel_options, server_options};
+use super::{channel_options, directory, server_options};
 use crate::config::{Config, Finding, PipelineConfig, codes};
 use crate::memory;
-use crate::refusal::coded;
+use crate::refusal::{chain_text, coded};
 
 /// How a plan is made.
 #[derive(Clone, Copy, Debug)]
@@ -73,10 +72,17 @@ pub(crate) async fn plan(config: &Config, source: &str, options: Options) -> any
     } else {
         plan.left_out.push("whether the listener's port is free".to_owned());
     }
-    let scratch = tempfile::Builder::new().prefix("landfall-check").tempdir()?;
+    plan.findings.extend(data_directory(config));
     let state = StateStore::in_memory()?;
-    let channels = stand_ins(config, limit, scratch.path(), &state, &clock)?;
+    let channels = stand_ins(config, limit, &state, &clock)?;
     for pipeline in &config.pipelines {
+        if options.online {
+            let unusable: Vec<Finding> = unusable_sinks(pipeline).collect();
+            if !unusable.is_empty() {
+                plan.findings.extend(unusable);
+                continue;
+            }
+        }
         match plan_one(pipeline, &channels, &clock, source, options).await {
             Ok(planned) => plan.pipelines.push(planned),
             Err(finding) => plan.findings.push(finding),
@@ -97,13 +103,7 @@ pub(crate) async fn plan(config: &Config, source: &str, options: Options) -> any
 }
 
 /// The configured channels, made small: a plan needs their names, partitions and classes, never their room.
-fn stand_ins(
-    config: &Config,
-    limit: ByteSize,
-    scratch: &Path,
-    state: &StateStore,
-    clock: &Arc<dyn Clock>,
-) -> anyhow::Result<Channels> {
+fn stand_ins(config: &Config, limit: ByteSize, state: &StateStore, clock: &Arc<dyn Clock>) -> anyhow::Result<Channels> {
     let mut channels = channel_options::all(config);
     for (name, options) in &mut channels {
         options.clone().validated().map_err(|error| anyhow::anyhow!("channel `{name}`: {error}"))?;
@@ -116,7 +116,41 @@ fn stand_ins(
         options.ring.bytes = small;
     }
     let process = channel_options::process(&config.process, limit);
-    Channels::open(scratch, channels, process, state.handle(), Arc::clone(clock)).map_err(coded)
+    Channels::stand_ins(channels, process, state.handle(), Arc::clone(clock)).map_err(coded)
+}
+
+/// What would refuse a start in the data directory as it is now.
+fn data_directory(config: &Config) -> Vec<Finding> {
+    let at = Some(config.data_dir_mark);
+    let dir = &config.data_dir;
+    if let Some(why) = directory::obstacle(dir) {
+        let text = format!("the data directory `{}` cannot be used: {why}", dir.display());
+        return vec![
+            Finding::error(codes::DIRECTORY, at, text).help("give another `data_dir`, or make this one usable"),
+        ];
+    }
+    if let Err(error) = StateStore::preview(dir) {
+        return vec![Finding::error(error.code(), at, error.to_string())];
+    }
+    let against = Channels::preview(dir, &channel_options::all(config));
+    let finding = |(name, error): (Option<String>, landfall_channel::OpenError)| {
+        let channel = name.and_then(|name| config.channels.iter().find(|channel| channel.name == name));
+        Finding::error(error.code(), channel.map(|channel| channel.mark).or(at), chain_text(&error))
+    };
+    against.into_iter().map(finding).collect()
+}
+
+/// Destinations in whose place nothing can be written. A start does not refuse for them: the pipeline waits, and ingest
+/// goes on.
+fn unusable_sinks(pipeline: &PipelineConfig) -> impl Iterator<Item = Finding> {
+    pipeline.sinks.iter().filter_map(|sink| {
+        let path = directory::of_sink(&sink.kind)?;
+        let why = directory::obstacle(path)?;
+        let text =
+            format!("sink {} of pipeline {}: `{}` cannot be used: {why}", sink.name, pipeline.name, path.display());
+        let help = "the pipeline would wait until this is mended; give another path, or make this one usable";
+        Some(Finding::error(codes::DIRECTORY, Some(sink.mark), text).help(help))
+    })
 }
 
 fn listener(config: &Config, plan: &mut CheckPlan) {

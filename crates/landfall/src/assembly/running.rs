@@ -295,9 +295,10 @@ fn server_parts(
     config: &Config,
 ) -> ServerParts {
     let (status, beats, lacks) = (Arc::clone(slots), Arc::clone(slots), Arc::clone(slots));
+    let sources = storage.channels.clone();
     let stale_after = config.process.stale_after;
     ServerParts {
-        pipelines: Arc::new(move || status.iter().map(Slot::status).collect()),
+        pipelines: Arc::new(move || status.iter().map(|slot| slot.status(&sources)).collect()),
         stale_threads: Arc::new(move || {
             beats
                 .iter()

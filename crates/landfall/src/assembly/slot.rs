@@ -5,14 +5,14 @@
 
 use std::collections::BTreeMap;
 
-use landfall_channel::ReadError;
+use landfall_channel::{Channels, ReadError};
 use landfall_engine::contract::{PipelineId, PlanError};
 use landfall_engine::{Ending, ExitReport, PipelineHandle};
 use landfall_state::StateError;
 use landfall_types::{Code, Coded, Retry};
 use tokio::sync::watch;
 
-use crate::config::PipelineConfig;
+use crate::config::{PipelineConfig, StartAt};
 
 const WAITING: &str = "waiting for records to infer the schema from";
 
@@ -139,8 +139,19 @@ impl Slot {
         }
     }
 
+    /// What lies before it in its source while it does not run.
+    fn waiting_records(&self, channels: &Channels) -> u64 {
+        let Some(source) = channels.get(&self.config.channel).map(|channel| channel.status()) else { return 0 };
+        let consumer = format!("pipeline:{}", self.config.id);
+        match source.consumers.iter().find(|known| known.name == consumer) {
+            Some(known) => known.lag_records,
+            None if matches!(self.config.start, StartAt::Latest) => 0,
+            None => source.tail.saturating_sub(source.log_start),
+        }
+    }
+
     /// The pipeline's part of `/v1/status`, with the channels that `tail` and `publish` ask for.
-    pub(super) fn status(&self) -> serde_json::Value {
+    pub(super) fn status(&self, channels: &Channels) -> serde_json::Value {
         let unstarted = |state: &str, why: serde_json::Value| {
             serde_json::json!({
                 "name": self.config.name, "id": self.config.id, "state": state, "why": why, "sinks": [],
@@ -153,7 +164,14 @@ impl Slot {
             SlotState::Retrying(why) => unstarted("retrying", told(why)),
             SlotState::Failed(why) => unstarted("failed", told(why)),
         };
+        let has_begun = |fields: &serde_json::Map<String, serde_json::Value>| {
+            fields.get("watermarks").and_then(serde_json::Value::as_object).is_some_and(|marks| !marks.is_empty())
+        };
         if let Some(fields) = status.as_object_mut() {
+            if !has_begun(fields) {
+                // It has not looked at its source yet: what waits there is not nothing.
+                fields.insert("lag".to_owned(), serde_json::json!({"records": self.waiting_records(channels)}));
+            }
             fields.insert("source_channel".to_owned(), self.config.channel.clone().into());
             fields.insert("dead_letter_channel".to_owned(), self.config.dead_letter_channel().into());
         }

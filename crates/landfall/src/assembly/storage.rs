@@ -6,7 +6,6 @@ mod tests;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::Context;
 use landfall_channel::Channels;
 use landfall_state::{DataDirLock, StateHandle, StateStore};
 use landfall_types::{ByteSize, Clock};
@@ -28,8 +27,6 @@ impl Storage {
     /// Opens what is there and creates what is missing.
     pub(crate) fn open(config: &Config, memory_limit: ByteSize, clock: Arc<dyn Clock>) -> anyhow::Result<Self> {
         let data_dir: &Path = &config.data_dir;
-        std::fs::create_dir_all(data_dir)
-            .with_context(|| format!("cannot make the data directory `{}`", data_dir.display()))?;
         let lock = Arc::new(DataDirLock::acquire(data_dir, clock.as_ref()).map_err(coded)?);
         let state = StateStore::open(&lock).map_err(coded)?;
         let process = channel_options::process(&config.process, memory_limit);

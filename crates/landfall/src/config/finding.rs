@@ -33,6 +33,8 @@ pub(crate) mod codes {
     pub(crate) const NOT_YET: Code = Code::new("CF", 10);
     /// Memory above the limit.
     pub(crate) const MEMORY: Code = Code::new("CF", 11);
+    /// A directory that cannot be used.
+    pub(crate) const DIRECTORY: Code = Code::new("CF", 12);
     /// A server that does not answer.
     pub(crate) const SERVER: Code = Code::new("CF", 20);
     /// A command's argument.
@@ -141,6 +143,14 @@ pub(crate) const CODES: &[CodePage] = &[
         Retry::Never,
         "The worst case of all buffers is above `process.memory.limit`.",
         "Lower the terms that `check` prints, or raise the limit.",
+    ),
+    page(
+        codes::DIRECTORY,
+        "DirectoryUnusable",
+        Kind::Invalid,
+        Retry::Never,
+        "A directory that the file names cannot be made or written: a file stands in its way, or this user may not.",
+        "The message names the path that stands against it. Correct the path, move the file away, or change its owner.",
     ),
     page(
         codes::SERVER,

@@ -24,7 +24,7 @@ pub(crate) use channels::{ChannelConfig, ChannelFormat, PayloadCheck, SchemaChan
 pub(crate) use finding::{CODES, Finding, FindingJson, Level, codes};
 pub(crate) use pipelines::{
     DecodeConfig, Framing, InferConfig, JsonConfig, PipelineConfig, Policy, QueryText, RetryConfig, SchemaColumn,
-    StartAt,
+    StartAt, UnknownFields,
 };
 pub(crate) use process::ProcessConfig;
 pub(crate) use query_place::place_in_file;
@@ -40,6 +40,8 @@ use section::{Findings, Section};
 pub(crate) struct Config {
     /// Where everything durable of this process lies.
     pub(crate) data_dir: PathBuf,
+    /// Where it stands, for errors of making it.
+    pub(crate) data_dir_mark: Mark,
     /// The listener, if records are taken in by it.
     pub(crate) server: ServerConfig,
     /// The channels by name.
@@ -108,6 +110,7 @@ pub(crate) fn read(source: &str, variable: &dyn Fn(&str) -> Option<String>) -> (
         let process = process::read(&top);
         let config = Config {
             data_dir,
+            data_dir_mark: top.mark_of("data_dir"),
             server: server::read(&top, &process),
             channels: channels::read_all(&top),
             pipelines: pipelines::read_all(&top, &process),

@@ -176,8 +176,20 @@ pub(crate) struct JsonConfig {
     pub(crate) coerce: bool,
     /// `duplicates: error`.
     pub(crate) refuse_duplicates: bool,
-    /// `unknown: error`.
-    pub(crate) refuse_unknown: bool,
+    /// `unknown`.
+    pub(crate) unknown: UnknownFields,
+}
+
+/// What happens to fields that the schema does not declare.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum UnknownFields {
+    /// Passed over.
+    #[default]
+    Skip,
+    /// Passed over and counted.
+    Count,
+    /// The record is refused.
+    Error,
 }
 
 /// A column of a declared schema.
@@ -481,7 +493,12 @@ fn read_json(json: Section<'_>) -> JsonConfig {
             .unwrap_or_default(),
         coerce: json.boolean("coerce").unwrap_or(false),
         refuse_duplicates: json.choice("duplicates", &[("last", false), ("error", true)]).unwrap_or(false),
-        refuse_unknown: json.choice("unknown", &[("skip", false), ("error", true)]).unwrap_or(false),
+        unknown: json
+            .choice(
+                "unknown",
+                &[("skip", UnknownFields::Skip), ("count", UnknownFields::Count), ("error", UnknownFields::Error)],
+            )
+            .unwrap_or_default(),
     };
     json.finish();
     config

@@ -89,7 +89,7 @@ impl Told {
     pub(super) fn hear(&mut self, error: &EndpointError) {
         let problem = match error {
             // Never sent.
-            EndpointError::Address { .. } => return,
+            EndpointError::Address { .. } | EndpointError::Unreachable { may_have_arrived: false, .. } => return,
             EndpointError::Unreachable { .. } => {
                 self.in_doubt = true;
                 return;
@@ -182,7 +182,13 @@ mod tests {
     }
 
     fn cut() -> EndpointError {
-        EndpointError::Unreachable { url: String::new(), cause: "the connection was cut".to_owned() }
+        let cause = "the connection was cut".to_owned();
+        EndpointError::Unreachable { url: String::new(), cause, may_have_arrived: true }
+    }
+
+    fn no_connection() -> EndpointError {
+        let cause = "connection refused".to_owned();
+        EndpointError::Unreachable { url: String::new(), cause, may_have_arrived: false }
     }
 
     /// Committed, not stored, unresolved.
@@ -217,6 +223,9 @@ mod tests {
         let draining = || refused(503, json!({"outcome": "not_stored"}));
         assert_eq!(counted(&[draining(), draining()], 7), (0, 7, 0));
         assert_eq!(counted(&[cut(), draining()], 7), (0, 0, 7));
+        // Without a connection nothing was sent; after a lost answer that is no comfort.
+        assert_eq!(counted(&[no_connection(), no_connection()], 7), (0, 7, 0));
+        assert_eq!(counted(&[cut(), no_connection()], 7), (0, 0, 7));
         assert_eq!(counted(&[refused(503, json!({"outcome": "unresolved"})), draining()], 7), (0, 0, 7));
         let partly = json!({"outcome": "not_stored", "groups": [group("committed", 4), group("not_stored", 3)]});
         assert_eq!(counted(&[cut(), refused(503, partly.clone())], 7), (4, 0, 3));

@@ -247,11 +247,18 @@ fn no_room_on_the_disk_is_a_definite_refusal() {
     }
     let running = site.serve();
     let mut ledger = landfall_testkit::Ledger::default();
-    // The room is looked at by the clock, so the first publishes may get in.
     let problem = publish_until_refused(running.address(), &mut ledger, 10_000).expect("refused");
     assert_eq!(problem["outcome"], "not_stored", "{problem}");
     let said = problem["detail"].as_str().expect("words");
     assert!(said.contains("disk_reserve") || said.contains("1TiB"), "the limit is named: {problem}");
+    assert_eq!(ledger.acknowledged(), 0, "the reserve holds from the first publish on");
+    let mut client = HttpClient::new(running.address());
+    let ready = client.get("/readyz").expect("an answer");
+    assert_eq!(ready.status, 503, "{}", String::from_utf8_lossy(&ready.body));
+    let status = client.get("/v1/status").expect("an answer").json().expect("JSON");
+    let channels = status["channels"].as_array().expect("channels");
+    assert!(channels.iter().all(|channel| channel["health"] == "full"), "{status}");
+    assert!(channels[0]["partitions"][0]["cause"].as_str().is_some_and(|why| why.contains("disk_reserve")), "{status}");
     // Dead letters have no room either: what has not finished is read again once there is.
     running.terminate(Duration::from_secs(30)).expect("the server ends in its time");
     site.write("landfall.yaml", STOREFRONT);

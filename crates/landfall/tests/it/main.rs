@@ -2,6 +2,8 @@
 
 mod bad_input;
 mod bench_lines;
+mod check_and_run;
+mod commands;
 mod demo_runs;
 mod kill_loop;
 mod official_client;

@@ -72,3 +72,60 @@ fn an_idle_process_ends_at_once() {
     assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
     assert!(begun.elapsed() < Duration::from_secs(3), "an idle drain took {:?}", begun.elapsed());
 }
+
+/// A request whose body never comes: it holds the drain until its deadline.
+fn unfinished_request(running: &Running) -> std::net::TcpStream {
+    use std::io::Write;
+    let mut stream = std::net::TcpStream::connect(running.address().trim_start_matches("http://")).expect("connected");
+    let head = "POST /v1/channels/storefront.events/records HTTP/1.1\r\nhost: x\r\ncontent-type: application/x-ndjson\r\ncontent-length: 100\r\n\r\n{";
+    stream.write_all(head.as_bytes()).expect("sent");
+    // Answered on another connection: the server has accepted the one before it.
+    assert_eq!(HttpClient::new(running.address()).get("/healthz").expect("an answer").status, 200);
+    stream
+}
+
+fn wait_for_word(running: &Running, word: &str) {
+    let until = Instant::now() + Duration::from_secs(20);
+    while !running.stderr().contains(word) {
+        assert!(Instant::now() < until, "it does not say `{word}`:\n{}", running.stderr());
+        // Another process's progress: asked for with a pause, bounded above.
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Would catch a process that a second order to end does not end at once (E74).
+#[test]
+fn a_second_signal_ends_a_drain_at_once() {
+    let site = Site::with(&STOREFRONT.replace("drain_timeout: 15s", "drain_timeout: 60s"));
+    let running = site.serve();
+    let held = unfinished_request(&running);
+    let term = || running.signal(rustix::process::Signal::TERM);
+    term().expect("it runs");
+    wait_for_word(&running, "draining");
+    let begun = Instant::now();
+    // Again and again: those that come with the first are the same order.
+    while begun.elapsed() < Duration::from_secs(20) && !running.stderr().contains("second signal;") {
+        // The signal of a process that is over is no error: it is not waited for yet.
+        term().expect("a process");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let ended = running.wait(Duration::from_secs(20)).expect("it ends");
+    assert_eq!(ended.code(), Some(143), "{}", ended.stderr);
+    assert!(begun.elapsed() < Duration::from_secs(10), "it took {:?}", begun.elapsed());
+    drop(held);
+}
+
+/// Would catch a drain that is cut short because the one order to end came as two signals, as `timeout` sends it.
+#[test]
+fn a_signal_that_comes_twice_at_once_is_one_order() {
+    let site = Site::with(&STOREFRONT.replace("commit_every: 300ms", "commit_every: 60s"));
+    let running = site.serve();
+    publish(&running, 0..500);
+    wait_until_taken(&running, 500);
+    for signal in [rustix::process::Signal::TERM, rustix::process::Signal::TERM, rustix::process::Signal::INT] {
+        running.signal(signal).expect("it runs");
+    }
+    let ended = running.wait(Duration::from_secs(20)).expect("the server drains");
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+    assert_eq!(read_column(&site.path("lake/orders"), "event_id").len(), 500);
+}

@@ -30,16 +30,15 @@ impl Vfs for DiskVfs {
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
-        let mut files = Vec::new();
+        let mut entries = Vec::new();
         for entry in std::fs::read_dir(dir)? {
             let entry = entry?;
             // Gone between the two calls: housekeeping of a running process may free files under a reader.
             let Ok(found) = entry.metadata() else { continue };
-            if found.is_file() {
-                files.push(DirEntry { name: PathBuf::from(entry.file_name()), len: found.len() });
-            }
+            let name = PathBuf::from(entry.file_name());
+            entries.push(DirEntry { name, len: found.len(), is_file: found.is_file() });
         }
-        Ok(files)
+        Ok(entries)
     }
 
     fn create_dir_all(&self, dir: &Path) -> io::Result<()> {

@@ -34,6 +34,8 @@ struct State {
     /// Name changes that no directory sync has confirmed, in order: the name and what it then meant.
     pending_names: Vec<(PathBuf, Option<u64>)>,
     faults: faults::Faults,
+    /// None: no end of it.
+    free_bytes: Option<u64>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -203,7 +205,7 @@ impl Vfs for MemoryVfs {
         let inside = state.names.iter().filter(|(path, _)| path.parent() == Some(dir));
         let entries = inside.filter_map(|(path, inode)| {
             let name = PathBuf::from(path.file_name()?);
-            Some(DirEntry { name, len: state.inodes.get(inode)?.bytes.len() as u64 })
+            Some(DirEntry { name, len: state.inodes.get(inode)?.bytes.len() as u64, is_file: true })
         });
         Ok(entries.collect())
     }
@@ -259,7 +261,7 @@ impl Vfs for MemoryVfs {
     }
 
     fn free_bytes(&self, _: &Path) -> io::Result<u64> {
-        Ok(u64::MAX)
+        Ok(self.state.lock().free_bytes.unwrap_or(u64::MAX))
     }
 }
 

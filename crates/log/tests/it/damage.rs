@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use landfall_log::{
-    Fault, LogOptions, Loss, MemoryVfs, OpenError, Opened, Operation, Page, PartitionLog, ReadError, StoppedCause,
-    StrayReason, VisibleTail,
+    DiskVfs, Fault, LogOptions, Loss, MemoryVfs, OpenError, Opened, Operation, Page, PartitionLog, ReadError,
+    StoppedCause, StrayReason, VisibleTail,
 };
 use landfall_types::{ChannelId, Coded, Offset};
 
@@ -419,4 +419,72 @@ fn trimmed_damaged_unreadable_differ() {
     read(Offset(start.0 + 5)).expect("it answers again");
     // What holds damage is not freed.
     assert_eq!(opened.writer.trim(Offset(250)).expect("trim"), start);
+}
+
+/// A copy of the partition on the machine's own file system.
+fn on_disk(vfs: &MemoryVfs) -> tempfile::TempDir {
+    let disk = tempfile::tempdir().expect("a directory");
+    for path in segment_paths(vfs) {
+        let name = path.file_name().expect("a name");
+        std::fs::write(disk.path().join(name), vfs.contents(&path).expect("file")).expect("written");
+    }
+    disk
+}
+
+fn open_on_disk(dir: &Path) -> Result<Opened, OpenError> {
+    PartitionLog::open(Arc::new(DiskVfs), dir, identity(), options())
+}
+
+/// Would catch directories and links that are passed over in silence (C84).
+#[test]
+fn what_is_no_file_is_named_and_left_alone() {
+    let disk = on_disk(&partition(250));
+    std::fs::create_dir_all(disk.path().join("old/00000000000000000000")).expect("made");
+    std::fs::create_dir(disk.path().join("00000000000000000013.seg")).expect("made");
+    std::os::unix::fs::symlink("nowhere", disk.path().join("link")).expect("made");
+    let opened = open_on_disk(disk.path()).expect("it opens");
+    let strays: Vec<_> = opened.strays.iter().map(|stray| (stray.name.to_str().expect("text"), stray.reason)).collect();
+    assert_eq!(
+        strays,
+        [
+            ("link", StrayReason::NotAFile),
+            ("old", StrayReason::NotAFile),
+            ("00000000000000000013.seg", StrayReason::NotAFile)
+        ]
+    );
+    assert_whole(&opened, LEN);
+    assert!(disk.path().join("old/00000000000000000000").is_dir());
+}
+
+/// Would catch a directory or a link in the place of the newest segment that is passed over, so that acknowledged offsets
+/// are given out again (C83, I12).
+#[test]
+fn a_directory_in_place_of_the_newest_segment_stops_the_partition() {
+    let whole = partition(250);
+    let newest = segment_paths(&whole).pop().expect("a segment");
+    let name = newest.file_name().expect("a name");
+    for is_link in [false, true] {
+        let disk = on_disk(&whole);
+        let (path, aside) = (disk.path().join(name), disk.path().join("aside"));
+        std::fs::rename(&path, &aside).expect("moved");
+        match is_link {
+            true => std::os::unix::fs::symlink(&aside, &path).expect("made"),
+            false => std::fs::create_dir(&path).expect("made"),
+        }
+        for _ in 0..2 {
+            let error = open_on_disk(disk.path()).expect_err("the tail is not known");
+            assert_eq!(error.code().to_string(), "LF-CH0073");
+            let OpenError::Stopped { cause: StoppedCause::NotAFile { path: named }, readable_end, .. } = &error else {
+                panic!("{error}")
+            };
+            assert_eq!(named, &path);
+            assert!(*readable_end > Offset(0) && *readable_end < Offset(250), "{readable_end}");
+        }
+        match is_link {
+            true => std::fs::remove_file(&path).expect("removed"),
+            false => std::fs::remove_dir(&path).expect("removed"),
+        }
+        std::fs::rename(&aside, &path).expect("moved back");
+        assert_whole(&open_on_disk(disk.path()).expect("it opens"), LEN);
+    }
 }

@@ -32,6 +32,8 @@ enum Encoding {
 const ZSTD_WINDOW_LOG_MAX: u32 = 23;
 /// Decompressed at a time: the limits are checked between two of these.
 const CHUNK_BYTES: usize = 64 << 10;
+/// A request that says it is no larger than this draws on a part of the budget that large ones do not touch.
+const SMALL_BODY_BYTES: u64 = 64 << 10;
 /// Decompressed bytes up to which the ratio is not looked at.
 const RATIO_FREE_BYTES: u64 = 1 << 20;
 
@@ -66,7 +68,8 @@ pub(crate) async fn receive(core: &Core, headers: &HeaderMap, body: Body) -> Res
     if declared.is_some_and(|declared| declared > limit) {
         return Err(too_large("as sent", "max_body_bytes", limit));
     }
-    let account = core.memory.account();
+    let is_small = encoding == Encoding::Identity && declared.is_some_and(|declared| declared <= SMALL_BODY_BYTES);
+    let account = if is_small { core.small_bodies.account() } else { core.memory.account() };
     let silence = core.limits().keepalive_interval + core.limits().keepalive_timeout;
     let mut body = std::pin::pin!(body);
     let mut bytes = BytesMut::new();

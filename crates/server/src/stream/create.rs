@@ -145,10 +145,17 @@ fn place(core: &Core, channel: &Channel, slot: Option<Slot>) -> Result<StreamEnt
     entry.ok_or_else(|| {
         let partition = named.unwrap_or_default();
         let cause = status.partitions.iter().find(|status| status.partition == partition);
-        let cause: Arc<str> = match cause {
-            Some(status) => status.cause.clone().map_or_else(|| status.state.into(), Into::into),
-            None => "it is not open".into(),
+        let reason = match cause {
+            Some(status) => status.cause.clone().unwrap_or_else(|| status.state.to_owned()),
+            None => "it is not open".to_owned(),
         };
-        refusal::of(&PublishError::PartitionStopped { partition, cause }).retry_after(crate::core::COME_BACK_AFTER)
+        let error = match cause {
+            // It ends by itself, or with room.
+            Some(status) if status.state == "fenced" => {
+                PublishError::AtCapacity { channel: channel.name().into(), reason }
+            }
+            _ => PublishError::PartitionStopped { partition, cause: reason.into() },
+        };
+        refusal::of(&error).retry_after(crate::core::COME_BACK_AFTER)
     })
 }

@@ -75,6 +75,24 @@ async fn an_idle_server_drains_at_once() {
     assert!(world.server.drain(Duration::ZERO, Instant::now()).await.is_clean(), "a second call has nothing to do");
 }
 
+/// Would catch a shutdown that waits for the answer of a peer that gives none: the library's own wait is a PING's, half a
+/// minute long (I11).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_peer_that_answers_no_ping_does_not_hold_a_drain() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let world = World::plain().await;
+    let mut silent = tokio::net::TcpStream::connect(world.address()).await.unwrap();
+    // The preface and empty SETTINGS; from here on it says nothing.
+    silent.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00").await.unwrap();
+    let mut said = [0u8; 9];
+    soon(silent.read_exact(&mut said)).await.unwrap();
+    assert_eq!(said[3], 4, "the server's SETTINGS: it serves the connection");
+    let started = Instant::now();
+    let report = world.server.drain(Duration::from_secs(10), Instant::now() + PATIENCE).await;
+    assert!(report.is_clean(), "{report:?}");
+    assert!(started.elapsed() < PATIENCE / 4, "{:?}", started.elapsed());
+}
+
 /// Would catch a drain that waits for a create that never comes.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_without_a_create_does_not_hold_a_drain() {

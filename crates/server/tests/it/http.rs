@@ -364,3 +364,41 @@ async fn health_readiness_and_status_tell_the_state() {
     assert_eq!(world.get("/metrics").await.problem(), (501, "LF-IN0036".into()), "no recorder was given");
     world.close().await;
 }
+
+/// Would catch a small request that waits its turn behind large bodies which fill the budget and come slowly, or not at
+/// all (I13).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_small_request_does_not_wait_behind_slow_large_ones() {
+    use tokio::io::AsyncWriteExt;
+    const BODY: usize = 8 << 20;
+    let limits = landfall_protocol::Limits {
+        memory: landfall_types::ByteSize::mib(20),
+        max_body_bytes: landfall_types::ByteSize::mib(8),
+        ..landfall_protocol::Limits::default()
+    };
+    let options = ServerOptions { limits, ..ServerOptions::default() };
+    let world = World::with(options, vec![("events", ChannelOptions::default())]).await;
+    let mut slow = Vec::new();
+    for _ in 0..6 {
+        let mut stream = TcpStream::connect(world.address()).await.unwrap();
+        let head =
+            format!("POST {RECORDS} HTTP/1.1\r\nhost: x\r\ncontent-type: {NDJSON}\r\ncontent-length: {BODY}\r\n\r\n");
+        stream.write_all(head.as_bytes()).await.unwrap();
+        slow.push(tokio::spawn(async move {
+            // All but the end of it; where the budget is out, the server reads no more and this does not end.
+            let _ = tokio::time::timeout(Duration::from_secs(2), stream.write_all(&vec![b'1'; BODY - 1])).await;
+            stream
+        }));
+    }
+    let mut held = Vec::new();
+    for stream in slow {
+        held.push(stream.await.unwrap());
+    }
+    let started = Instant::now();
+    let large = world.post(RECORDS, NDJSON, vec![b'1'; 100 << 10]);
+    assert!(tokio::time::timeout(Duration::from_secs(1), large).await.is_err(), "the budget is not out");
+    let small = soon(world.post(RECORDS, NDJSON, "1\n2\n")).await;
+    assert_eq!(small.status, 200, "{small:?}");
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    drop(held);
+}

@@ -279,6 +279,93 @@ async fn a_turn_that_panics_before_it_writes_answers_what_it_took_and_gives_the_
     }
 }
 
+/// Catches a recovery that panics, too, and leaves publishes to their deadlines and their room taken for good (C31, I6).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_recovery_that_panics_answers_what_was_claimed_and_gives_the_room_back() {
+    let world = World::in_memory();
+    let vfs = Arc::clone(world.vfs.as_ref().unwrap());
+    let (channels, channel) = world.open(small_segments());
+    committed(channel.publish(record(0), PublishOptions::default()).await);
+    publishing::settle_down(&vfs).await;
+    vfs.panic_in_syncs(PanicIn::AfterSync, 2);
+    let patience = Instant::now() + Duration::from_secs(8);
+    let options = || PublishOptions { deadline: Some(Duration::from_secs(60)), ..PublishOptions::default() };
+    let outcomes = futures::future::join_all((1..10).map(|n| channel.publish(record(n), options()))).await;
+    assert!(Instant::now() < patience, "answered at once and not by the deadline");
+    let unresolved = outcomes.iter().filter(|outcome| matches!(outcome, PublishOutcome::Unresolved(_))).count();
+    assert!(unresolved > 0, "what was claimed may be in the log: {outcomes:?}");
+    for outcome in outcomes.into_iter().filter(|outcome| !matches!(outcome, PublishOutcome::Unresolved(_))) {
+        assert_eq!(not_stored(outcome).error.code(), ch(33));
+    }
+    let status = channel.status();
+    assert_eq!(status.health, crate::Health::Stopped);
+    assert!(status.partitions[0].cause.as_ref().unwrap().contains("recovery panicked"), "{status:?}");
+    assert_eq!(channels.shared.queued_bytes(), 0);
+}
+
+/// Catches a numbered record that is stored twice, where its first answer was lost with the turn that stored it (C53, I4).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sequence_that_was_lost_with_its_turn_is_known_to_its_repeat() {
+    let world = World::in_memory();
+    let vfs = Arc::clone(world.vfs.as_ref().unwrap());
+    let (_channels, channel) = world.open(small_segments());
+    committed(channel.publish(record(0), PublishOptions::default()).await);
+    publishing::settle_down(&vfs).await;
+    let numbered = || PublishOptions {
+        partition: Some(P0),
+        sequences: Some(crate::Sequences { producer: [7; 16], numbers: vec![(5, 0)].into() }),
+        ..PublishOptions::default()
+    };
+    vfs.set_sync_delay(Duration::from_millis(200));
+    vfs.panic_in_sync(PanicIn::AfterSync);
+    let ticket = channel.submit_batch(vec![record(1)], numbered()).await;
+    let partition = channel.partition(P0).unwrap();
+    let patience = Instant::now() + Duration::from_secs(20);
+    while partition.claimed.lock().is_empty() {
+        assert!(Instant::now() < patience, "it is not claimed");
+        tokio::task::yield_now().await;
+    }
+    // A drain that ran out of time has answered it while its turn was in the device.
+    give_up(partition);
+    assert!(matches!(ticket.await, PublishOutcome::Unresolved(_)));
+    vfs.set_sync_delay(Duration::ZERO);
+    assert_eq!(committed(channel.publish(record(2), PublishOptions::default()).await).first, Offset(2));
+    let repeat = committed(channel.publish(record(1), numbered()).await);
+    assert!(repeat.duplicate, "{repeat:?}");
+    assert_records(&read_all(&channel, P0).await, 0);
+    assert_eq!(channel.tail(P0), Some(Offset(3)));
+}
+
+/// Catches a settle or a closing mark that is written into a directory that is another's by now (C93).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_lost_the_lock_neither_settles_nor_marks() {
+    let world = World::in_memory();
+    let vfs = Arc::clone(world.vfs.as_ref().unwrap());
+    let (channels, channel) = world.open(small_segments());
+    let is_ours = Arc::new(AtomicBool::new(true));
+    let answer = Arc::clone(&is_ours);
+    channels.watch_owner(move || answer.load(Ordering::SeqCst));
+    committed(channel.publish(record(0), PublishOptions::default()).await);
+    publishing::settle_down(&vfs).await;
+    world.memory().inject(Operation::Sync, 0, u64::MAX, Fault::Error(std::io::ErrorKind::Other));
+    let options = PublishOptions { deadline: Some(Duration::from_secs(60)), ..PublishOptions::default() };
+    let ticket = channel.submit_batch(vec![record(1)], options).await;
+    let patience = Instant::now() + Duration::from_secs(20);
+    while channel.status().health != crate::Health::Uncertain {
+        assert!(Instant::now() < patience, "the append is not uncertain");
+        tokio::task::yield_now().await;
+    }
+    is_ours.store(false, Ordering::SeqCst);
+    world.memory().heal();
+    assert!(matches!(ticket.await, PublishOutcome::Unresolved(_)), "the new owner knows what became of it");
+    assert!(Instant::now() < patience, "answered at once and not by the deadline");
+    let steps = world.memory().steps();
+    assert_eq!(not_stored(channel.publish(record(2), PublishOptions::default()).await).error.code(), ch(35));
+    assert_eq!(channels.shared.queued_bytes(), 0);
+    channels.close();
+    assert_eq!(world.memory().steps(), steps, "nothing is written any more");
+}
+
 /// Catches a process that goes on writing after it has lost LOCK (C93), or whose committer finds no rest then.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_that_lost_the_lock_stops_before_writing() {

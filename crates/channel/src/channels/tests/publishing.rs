@@ -113,6 +113,42 @@ async fn chain_leaves_no_hole() {
     assert_records(&read_all(&channel, P0).await, 0);
 }
 
+/// Catches a refusal at admission that takes along what its chain had queued before it: only what comes later would be
+/// behind a hole (C6).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_at_admission_leaves_what_was_queued_before_it() {
+    let world = World::in_memory();
+    let vfs = Arc::clone(world.vfs.as_ref().unwrap());
+    let mut options = ChannelOptions { admission: crate::Admission::Reject, ..ChannelOptions::default() };
+    options.queue.items = 64;
+    let (_channels, channel) = world.open(options);
+    settle_down(&vfs).await;
+    vfs.set_sync_delay(Duration::from_millis(200));
+    let chain = channel.new_chain();
+    let options = || PublishOptions { chain: Some(chain.clone()), ..PublishOptions::default() };
+    let mut queued = Vec::new();
+    for n in 0..64 {
+        queued.push(channel.submit_batch(vec![record(n)], options()).await);
+    }
+    let refused = channel.submit_batch(vec![record(64)], options()).await;
+    let later = channel.submit_batch(vec![record(65)], options()).await;
+    assert_eq!(not_stored(refused.await).error.code(), ch(20), "the queue is full");
+    for (n, ticket) in queued.into_iter().enumerate() {
+        assert_eq!(committed(ticket.await).first, Offset(n as u64));
+    }
+    assert_eq!(not_stored(later.await).error.code(), ch(14));
+    // Of a group, too, what stands before the bad record gets in.
+    let chain = channel.new_chain();
+    let bad = Record { key: Some(vec![0u8; 70 << 10].into()), ..record(66) };
+    let group = vec![record(64), bad, record(67)];
+    let options = PublishOptions { chain: Some(chain), partition: Some(P0), ..PublishOptions::default() };
+    let mut outcomes = channel.publish_group(group, options).await.into_iter();
+    assert_eq!(committed(outcomes.next().unwrap()).first, Offset(64));
+    assert_eq!(not_stored(outcomes.next().unwrap()).error.code(), ch(3));
+    assert_eq!(not_stored(outcomes.next().unwrap()).error.code(), ch(14));
+    assert_records(&read_all(&channel, P0).await, 0);
+}
+
 /// Catches a keyed record that goes elsewhere on a retry, and an unkeyed one that stays on one partition (C12).
 #[tokio::test(flavor = "multi_thread")]
 async fn routes_are_fixed_by_the_format() {

@@ -97,3 +97,116 @@ async fn a_consumer_holds_the_log_and_publishes_are_refused() {
     committed(channel.publish(record(0), PublishOptions::default()).await);
     assert_eq!(channel.status().consumers[0].name, "pipeline:orders");
 }
+
+/// Polls what another thread does, with a deadline.
+async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let by = Instant::now() + Duration::from_secs(20);
+    while !is_so() {
+        assert!(Instant::now() < by, "{what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Catches a reserve that the first publishes after a start do not know, one that refuses publishes while the partition
+/// calls itself healthy, and one that does not end with its cause (C10, C98).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_met_disk_reserve_refuses_from_the_first_publish_shows_as_full_and_heals() {
+    let world = World::in_memory();
+    let vfs: Arc<dyn Vfs> = Arc::clone(world.vfs.as_ref().unwrap()) as Arc<dyn Vfs>;
+    let memory = world.vfs.as_ref().unwrap().memory.clone();
+    let reserve = DiskReserve { dir: world.dir.path().into(), bytes: ByteSize::mib(64), vfs: Arc::clone(&vfs) };
+    memory.set_free_bytes(1 << 20);
+    let configs = vec![(NAME.into(), small_segments())];
+    let (process, state) = (ProcessOptions::default(), world.state.handle());
+    let channels =
+        Channels::open_on(vfs, Some(reserve), world.dir.path(), configs, process, state, Arc::clone(&world.clock));
+    let channels = channels.unwrap();
+    let channel = channels.get(NAME).unwrap();
+    let refused = not_stored(channel.publish(record(0), PublishOptions::default()).await);
+    assert_eq!(refused.error.code(), ch(23), "{}", refused.error);
+    for _ in 0..2 {
+        let status = channel.status();
+        assert_eq!((status.health, status.partitions[0].state), (crate::Health::Full, "fenced"));
+        let cause = status.partitions[0].cause.clone().unwrap();
+        assert!(cause.contains("disk_reserve") && cause.contains("64MiB"), "{cause}");
+        memory.set_free_bytes(1 << 40);
+        until("the gate opens with room", || channel.status().health == crate::Health::Ok).await;
+        assert_eq!(channel.status().partitions[0].cause, None);
+        committed(channel.publish(record(0), PublishOptions::default()).await);
+        memory.set_free_bytes(1 << 20);
+        until("the reserve is met again", || channel.status().health != crate::Health::Ok).await;
+    }
+}
+
+/// Catches damage that a reader meets in a sealed segment while health says ok, and a later settle or refusal that makes
+/// it forgotten (C98, I12).
+#[tokio::test(flavor = "multi_thread")]
+async fn damage_that_a_reader_meets_degrades_health_and_no_settle_forgets_it() {
+    let world = World::in_memory();
+    let (_channels, channel) = world.open(small_segments());
+    fill(&channel, 40).await;
+    assert_eq!(channel.status().health, crate::Health::Ok);
+    let memory = &world.vfs.as_ref().unwrap().memory;
+    let dir = world.dir.path().join("channels").join(NAME).join("0");
+    let mut segments: Vec<_> = memory.list(&dir).unwrap().into_iter().map(|entry| dir.join(&entry.name)).collect();
+    segments.sort();
+    memory.alter(&segments[0], |bytes| bytes[300 << 10] ^= 0x40).unwrap();
+    let mut from = Offset(0);
+    let error = loop {
+        match channel.read(P0, from, 1_000, 4 << 20).await {
+            Err(error) => break error,
+            Ok(page) => from.0 += page.len() as u64,
+        }
+        assert!(from < Offset(20), "the damage was passed over");
+    };
+    assert_eq!(error.code(), ch(51), "{error}");
+    let status = channel.status();
+    assert_eq!((status.health, status.partitions[0].state), (crate::Health::Degraded, "ready"));
+    assert!(status.partitions[0].cause.as_ref().unwrap().contains("LF-CH0051"), "{status:?}");
+    memory.inject(landfall_log::Operation::Sync, 0, 1, landfall_log::Fault::Error(std::io::ErrorKind::Other));
+    committed(channel.publish(record(0), PublishOptions::default()).await);
+    assert_eq!(channel.status().health, crate::Health::Degraded, "an append that was settled heals no damage");
+}
+
+/// The newest segment of the only partition.
+fn newest_segment(world: &World) -> std::path::PathBuf {
+    let dir = world.dir.path().join("channels").join(NAME).join("0");
+    let names = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    names.filter(|path| path.extension().is_some_and(|it| it == "seg")).max().unwrap()
+}
+
+/// Catches a log that goes on behind a segment that was taken away, and gives acknowledged offsets to other records
+/// (C78, C83, I12), whether it was closed, had gone quiet, or a consumer's floor stood there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_newest_segment_that_is_gone_stops_the_partition_until_it_is_back() {
+    for is_killed in [false, true] {
+        let world = World::on_disk();
+        let (channels, channel) = world.open(small_segments());
+        fill(&channel, 12).await;
+        let known = || KnownTails::open(channel.id(), Some(world.state.handle())).unwrap().of(P0);
+        if is_killed {
+            until("the tail of a quiet partition is kept", || known() == Some(Offset(12))).await;
+            // Its files stay as they are; the next open fences it as after a crash.
+            std::mem::forget(channels);
+        } else {
+            channels.close();
+            assert_eq!(known(), Some(Offset(12)));
+        }
+        let path = newest_segment(&world);
+        let aside = path.with_extension("aside");
+        std::fs::rename(&path, &aside).unwrap();
+        for _ in 0..2 {
+            let (channels, channel) = world.open(small_segments());
+            let status = channel.status();
+            assert_eq!((status.health, status.partitions[0].state), (crate::Health::Stopped, "stopped"));
+            let cause = status.partitions[0].cause.clone().unwrap();
+            assert!(cause.contains("12") && cause.contains("newest segment is missing"), "{cause}");
+            assert_eq!(not_stored(channel.publish(record(0), PublishOptions::default()).await).error.code(), ch(33));
+            assert_eq!(channel.read(P0, Offset(0), 1, 1).await.unwrap().len(), 1, "what is there is read");
+            channels.close();
+        }
+        std::fs::rename(&aside, &path).unwrap();
+        let (_channels, channel) = world.open(small_segments());
+        assert_eq!((channel.tail(P0), channel.status().health), (Some(Offset(12)), crate::Health::Ok));
+    }
+}

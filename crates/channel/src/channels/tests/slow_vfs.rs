@@ -19,6 +19,7 @@ struct Device {
     sync_micros: AtomicU64,
     syncs: AtomicU64,
     panics: AtomicU64,
+    panics_left: AtomicU64,
 }
 
 impl SlowVfs {
@@ -33,7 +34,13 @@ impl SlowVfs {
 
     /// The next sync panics.
     pub(super) fn panic_in_sync(&self, when: PanicIn) {
+        self.panic_in_syncs(when, 1);
+    }
+
+    /// The next syncs panic.
+    pub(super) fn panic_in_syncs(&self, when: PanicIn, times: u64) {
         self.device.panics.store(when as u64, Ordering::Relaxed);
+        self.device.panics_left.store(times, Ordering::Release);
     }
 
     /// Syncs of files so far, housekeeping's included.
@@ -97,7 +104,9 @@ impl VfsFile for SlowFile {
         // The delay is the device's, not a wait for something.
         std::thread::sleep(Duration::from_micros(self.device.sync_micros.load(Ordering::Relaxed)));
         self.device.syncs.fetch_add(1, Ordering::Relaxed);
-        let panics = self.device.panics.swap(0, Ordering::Relaxed);
+        let left = &self.device.panics_left;
+        let is_due = left.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| left.checked_sub(1)).is_ok();
+        let panics = if is_due { self.device.panics.load(Ordering::Relaxed) } else { 0 };
         assert!(panics != PanicIn::BeforeSync as u64, "injected before a sync");
         let synced = self.file.sync_data();
         assert!(panics != PanicIn::AfterSync as u64, "injected after a sync");

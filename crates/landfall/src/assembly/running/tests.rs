@@ -7,10 +7,15 @@ const WITHIN: Duration = Duration::from_secs(30);
 
 /// A server with one pipeline whose schema is inferred from its first record.
 async fn inferring(dir: &std::path::Path) -> Running {
+    inferring_from(dir, 1).await
+}
+
+/// The same from so many records.
+async fn inferring_from(dir: &std::path::Path, records: u32) -> Running {
     let quoted = |name: &str| serde_json::to_string(&dir.join(name)).expect("a path that is text");
     let text = format!(
         "data_dir: {data}\nserver: {{ listen: \"127.0.0.1:0\" }}\nchannels: {{ a: {{ partitions: 1 }} }}\n\
-         pipelines:\n  p:\n    from: {{ channel: a }}\n    decode: {{ json: {{ infer: {{ records: 1 }} }} }}\n    \
+         pipelines:\n  p:\n    from: {{ channel: a }}\n    decode: {{ json: {{ infer: {{ records: {records}, within: 60s }} }} }}\n    \
          to: {{ files: {{ path: {out} }} }}\n",
         data = quoted("data"),
         out = quoted("out"),
@@ -48,6 +53,21 @@ async fn a_pipeline_that_no_record_has_come_for_ends_well() {
     let report = inferring(dir.path()).await.shutdown().await;
     assert_eq!(report.exit(), Exit::Ok);
     assert!(report.pipelines.is_empty(), "{report:?}");
+}
+
+/// Would catch a pipeline that does not run yet and shows that nothing waits for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pipeline_that_does_not_run_yet_lags_by_what_waits_for_it() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let running = inferring_from(dir.path(), 1_000).await;
+    let channel = running.channel("a").expect("the channel is open");
+    for _ in 0..5 {
+        let outcome = channel.publish(Record::new("{}"), PublishOptions::default()).await;
+        assert!(outcome.committed().is_some(), "{outcome:?}");
+    }
+    let status: Vec<_> = running.pipelines.iter().map(|slot| slot.status(&running.storage.channels)).collect();
+    assert_eq!((&status[0]["state"], &status[0]["lag"]["records"]), (&"starting".into(), &5.into()), "{status:?}");
+    drop(running.shutdown().await);
 }
 
 /// Would catch an error that passes and is taken for the end, or one that does not and is tried for ever.

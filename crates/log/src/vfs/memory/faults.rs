@@ -137,6 +137,11 @@ impl MemoryVfs {
         self.state.lock().faults.plan.clear();
     }
 
+    /// What `free_bytes` says from now on.
+    pub fn set_free_bytes(&self, bytes: u64) {
+        self.state.lock().free_bytes = Some(bytes);
+    }
+
     /// How many calls that change something have been made.
     pub fn steps(&self) -> u64 {
         self.state.lock().faults.steps
