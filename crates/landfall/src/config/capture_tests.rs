@@ -110,7 +110,7 @@ fn a_number_of_a_capture_is_taken_or_refused_with_its_bound() {
         ("queue: { batch_bytes: 1KiB }", codes::OUT_OF_BOUNDS, "4KiB"),
         ("queue: { batch_records: 600, max_records: 1000 }", codes::CONTRADICTION, "from 1200 on"),
         ("max_message: 2GiB", codes::OUT_OF_BOUNDS, "1GiB"),
-        ("feedback_interval: 61s", codes::OUT_OF_BOUNDS, "60s"),
+        ("feedback_interval: 61s", codes::OUT_OF_BOUNDS, "between 1s and 1m"),
         ("feedback_interval: 30s", codes::CONTRADICTION, "three times"),
         ("liveness_timeout: 30s", codes::CONTRADICTION, "three times"),
         ("linger: 11s", codes::OUT_OF_BOUNDS, "10s"),
