@@ -232,7 +232,7 @@ fn of_tables(pipeline: &PipelineRow) -> String {
     for table in tables.iter().take(TABLES_MAX) {
         shown.add_row([
             table.name.clone(),
-            table.rows.to_string(),
+            table.rows.map(|rows| rows.to_string()).unwrap_or_default(),
             table.lag.map(|lag| format!("{lag} B")).unwrap_or_default(),
             table.phase.clone(),
             table.state.clone().unwrap_or_default(),

@@ -41,8 +41,8 @@ pub(crate) struct TableLine {
     /// The engine's word for it, of a running one.
     pub(crate) state: Option<String>,
     shape: u64,
-    /// Rows that were settled since the start, of a running one; rows copied, of a stopped one.
-    pub(crate) rows: u64,
+    /// Rows that were settled since the start, of a running one.
+    pub(crate) rows: Option<u64>,
     /// Bytes of log that it is behind, of a running one.
     pub(crate) lag: Option<u64>,
     parked: Option<Parked>,
@@ -177,7 +177,7 @@ impl Listing {
                 table.phase.clone(),
                 table.state.clone().unwrap_or_default(),
                 table.shape.to_string(),
-                table.rows.to_string(),
+                table.rows.map(|rows| rows.to_string()).unwrap_or_default(),
                 table.lag.map(|lag| format!("{lag} B")).unwrap_or_default(),
                 table.why(),
             ]);
@@ -199,7 +199,6 @@ impl TableLine {
             target: table.target.clone(),
             phase: table.phase.to_string(),
             shape: table.shape.into(),
-            rows: table.copy.as_ref().map_or(0, |copy| copy.done.rows()),
             parked: table.park.as_ref().map(|park| Parked {
                 code: park.code.clone(),
                 reason: park.reason.clone(),
@@ -219,7 +218,7 @@ impl TableLine {
             phase: text(table, "phase").unwrap_or_default(),
             state: text(engine, "state"),
             shape: number(table, "shape"),
-            rows: number(engine, "rows"),
+            rows: is_shown.then(|| number(engine, "rows")),
             lag: is_shown.then(|| number(engine, "lag")),
             parked: parked.map(|parked| Parked {
                 code: text(parked, "code").unwrap_or_default(),
