@@ -28,6 +28,8 @@ pub(crate) enum Command {
     Query(QueryArgs),
     /// Shows a row per channel and pipeline of a running server.
     Top(TopArgs),
+    /// Shows the tables of a captured database, and parks, resumes or copies them again one at a time.
+    Tables(TablesArgs),
     /// Says what an error code means and what to do.
     Explain(ExplainArgs),
     /// Measures, each against its limit in the same run, contents verified.
@@ -183,6 +185,60 @@ pub(crate) struct TopArgs {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) server: ServerArgs,
+}
+
+/// What is done with the tables of a captured database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TablesAction {
+    /// Shows where each stands.
+    List,
+    /// Lets its rows pass by from the next start on.
+    Park,
+    /// Copies a parked one again at the next start, and follows it.
+    Resume,
+    /// Copies it again at the next start; `--all`: with a new slot.
+    Resync,
+    /// Drops the pipeline's replication slot on the server.
+    DropSlot,
+}
+
+impl TablesAction {
+    /// As it is written.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            TablesAction::List => "list",
+            TablesAction::Park => "park",
+            TablesAction::Resume => "resume",
+            TablesAction::Resync => "resync",
+            TablesAction::DropSlot => "drop-slot",
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TablesArgs {
+    /// The configuration file.
+    pub(crate) config: PathBuf,
+    /// The pipeline that captures the database.
+    pub(crate) pipeline: String,
+    /// What to do.
+    #[arg(value_enum)]
+    pub(crate) action: TablesAction,
+    /// A table like `public.orders`, or a pattern like `audit.*`.
+    #[arg(conflicts_with = "all")]
+    pub(crate) table: Option<String>,
+    /// Every table.
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// Acts; without it, an order only says what it would do.
+    #[arg(long)]
+    pub(crate) confirm: bool,
+    /// One JSON object on stdout.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Where the running process listens; by default as the configuration says.
+    #[arg(long, env = "LANDFALL_SERVER", value_name = "URL")]
+    pub(crate) server: Option<String>,
 }
 
 #[derive(Debug, Args)]

@@ -25,6 +25,7 @@ mod signals;
 mod stdout;
 #[doc(hidden)]
 pub mod storefront;
+mod tables;
 mod tail;
 mod top;
 
@@ -63,6 +64,7 @@ fn dispatch(command: &Command) -> anyhow::Result<Exit> {
         Command::Publish(args) => client_runtime()?.block_on(publish::run(args)),
         Command::Tail(args) => client_runtime()?.block_on(tail::run(args)),
         Command::Top(args) => client_runtime()?.block_on(top::run(args)),
+        Command::Tables(args) => tables::run(args),
         Command::Query(args) => run::runtime(2)?.block_on(query::run(args)),
         Command::Explain(args) => explain::run(args),
         Command::Bench(args) => bench::run(args),

@@ -12,7 +12,7 @@ use landfall_state::StateError;
 use landfall_types::{Code, Coded, Retry};
 use tokio::sync::watch;
 
-use crate::config::{PipelineConfig, StartAt};
+use crate::config::{FromConfig, PipelineConfig, StartAt};
 
 const WAITING: &str = "waiting for records to infer the schema from";
 
@@ -141,11 +141,12 @@ impl Slot {
 
     /// What lies before it in its source while it does not run.
     fn waiting_records(&self, channels: &Channels) -> u64 {
-        let Some(source) = channels.get(&self.config.channel).map(|channel| channel.status()) else { return 0 };
+        let FromConfig::Channel(from) = &self.config.from else { return 0 };
+        let Some(source) = channels.get(&from.name).map(|channel| channel.status()) else { return 0 };
         let consumer = format!("pipeline:{}", self.config.id);
         match source.consumers.iter().find(|known| known.name == consumer) {
             Some(known) => known.lag_records,
-            None if matches!(self.config.start, StartAt::Latest) => 0,
+            None if matches!(from.start, StartAt::Latest) => 0,
             None => source.tail.saturating_sub(source.log_start),
         }
     }
@@ -168,11 +169,11 @@ impl Slot {
             fields.get("watermarks").and_then(serde_json::Value::as_object).is_some_and(|marks| !marks.is_empty())
         };
         if let Some(fields) = status.as_object_mut() {
-            if !has_begun(fields) {
+            if !has_begun(fields) && self.config.source_channel().is_some() {
                 // It has not looked at its source yet: what waits there is not nothing.
                 fields.insert("lag".to_owned(), serde_json::json!({"records": self.waiting_records(channels)}));
             }
-            fields.insert("source_channel".to_owned(), self.config.channel.clone().into());
+            fields.insert("source_channel".to_owned(), self.config.source_channel().into());
             fields.insert("dead_letter_channel".to_owned(), self.config.dead_letter_channel().into());
         }
         status

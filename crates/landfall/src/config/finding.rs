@@ -35,6 +35,10 @@ pub(crate) mod codes {
     pub(crate) const MEMORY: Code = Code::new("CF", 11);
     /// A directory that cannot be used.
     pub(crate) const DIRECTORY: Code = Code::new("CF", 12);
+    /// What a peer of the configuration lacks, where it has no code of its own.
+    pub(crate) const PEER: Code = Code::new("CF", 13);
+    /// A table that an operator parked.
+    pub(crate) const PARKED: Code = Code::new("CF", 14);
     /// A server that does not answer.
     pub(crate) const SERVER: Code = Code::new("CF", 20);
     /// A command's argument.
@@ -151,6 +155,22 @@ pub(crate) const CODES: &[CodePage] = &[
         Retry::Never,
         "A directory that the file names cannot be made or written: a file stands in its way, or this user may not.",
         "The message names the path that stands against it. Correct the path, move the file away, or change its owner.",
+    ),
+    page(
+        codes::PEER,
+        "PeerLacks",
+        Kind::Invalid,
+        Retry::Later,
+        "A database or destination that the configuration names is not set up as the pipeline needs it.",
+        "The message names the setting and prints the statement that mends it.",
+    ),
+    page(
+        codes::PARKED,
+        "ParkedByHand",
+        Kind::Invalid,
+        Retry::Never,
+        "An operator parked the table: its rows pass by and are counted as filtered.",
+        "`landfall tables CONFIG PIPELINE resume TABLE --confirm` copies it again at the next start.",
     ),
     page(
         codes::SERVER,

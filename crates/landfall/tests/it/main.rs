@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod bench_lines;
+mod capture;
 mod check_and_run;
 mod commands;
 mod demo_runs;
