@@ -168,6 +168,10 @@ pub(crate) struct QueryArgs {
     /// A Delta table by the name that the query uses; may be repeated.
     #[arg(long = "table", value_name = "NAME=PATH")]
     pub(crate) tables: Vec<String>,
+    /// Shows a table of change rows by its current state, by the columns of its key; its change rows are `NAME_changes`
+    /// then. May be repeated.
+    #[arg(long, value_name = "NAME=KEY,KEY")]
+    pub(crate) current: Vec<String>,
     /// The form of the result.
     #[arg(short, long, value_enum, default_value_t = QueryFormat::Table)]
     pub(crate) output: QueryFormat,
