@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, RecordBatch, StringArray, TimestampMicrosecondArray, UInt32Array, UInt64Array};
-use arrow_buffer::{Buffer, NullBufferBuilder, OffsetBuffer, ScalarBuffer};
+use arrow_buffer::{Buffer, NullBufferBuilder, OffsetBuffer};
 use arrow_schema::ArrowError;
 use landfall_types::{Offset, PartitionId};
 
@@ -11,7 +11,7 @@ use super::error::CellFault;
 use super::{ColumnCount, Op, Refused, RowError, RowPlan, Stamp};
 use crate::copy::CopyLine;
 use crate::decode::{Cell, OldTuple, Tuple};
-use crate::values::{Column, Fault, Tally};
+use crate::values::{Column, Fault, Tally, taken};
 
 /// Bytes per row of the columns behind the table's own.
 const META_ROW_BYTES: usize = 1 + 4 + 8 + 8 + 8 + 4 + 4 + 8;
@@ -82,7 +82,7 @@ impl TableRows {
         self.ops.len()
     }
 
-    /// Bytes that the rows hold.
+    /// Bytes that the rows hold. As builders grow, up to twice that is allocated.
     pub fn bytes(&self) -> usize {
         self.columns.iter().map(Column::bytes).sum::<usize>() + self.rows() * META_ROW_BYTES
     }
@@ -171,18 +171,18 @@ impl TableRows {
         for column in &mut self.columns {
             arrays.push(column.finish()?);
         }
-        let letters = std::mem::replace(&mut self.ops, Vec::with_capacity(rows));
+        let letters = taken(&mut self.ops);
         let ops = StringArray::try_new(
             OffsetBuffer::from_lengths(std::iter::repeat_n(1, rows)),
             Buffer::from_vec(letters),
             None,
         )?;
         arrays.push(Arc::new(ops));
-        arrays.push(Arc::new(UInt64Array::new(taken(&mut self.commit_lsns), None)));
-        arrays.push(Arc::new(UInt64Array::new(taken(&mut self.seqs), None)));
-        let times = TimestampMicrosecondArray::new(taken(&mut self.commit_times), None).with_timezone("UTC");
+        arrays.push(Arc::new(UInt64Array::new(taken(&mut self.commit_lsns).into(), None)));
+        arrays.push(Arc::new(UInt64Array::new(taken(&mut self.seqs).into(), None)));
+        let times = TimestampMicrosecondArray::new(taken(&mut self.commit_times).into(), None).with_timezone("UTC");
         arrays.push(Arc::new(times));
-        arrays.push(Arc::new(UInt32Array::try_new(taken(&mut self.xids), self.has_xid.finish())?));
+        arrays.push(Arc::new(UInt32Array::try_new(taken(&mut self.xids).into(), self.has_xid.finish())?));
         arrays.push(Arc::new(UInt32Array::from_value(partition.get(), rows)));
         let offsets = (0..rows as u64).map(|at| first.get().wrapping_add(at));
         arrays.push(Arc::new(UInt64Array::from_iter_values(offsets)));
@@ -261,11 +261,6 @@ impl TableRows {
         let received = received.collect();
         Refused::Row(Box::new(RowError::new(shape, column, op, stamp, failed.fault, received)))
     }
-}
-
-fn taken<T: arrow_buffer::ArrowNativeType>(values: &mut Vec<T>) -> ScalarBuffer<T> {
-    let room = Vec::with_capacity(values.len());
-    ScalarBuffer::from(std::mem::replace(values, room))
 }
 
 /// The new row's cells, with what it leaves out taken from the old row (P70).

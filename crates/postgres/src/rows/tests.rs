@@ -372,6 +372,20 @@ fn a_full_builder_gives_the_row_back() {
     row_error(apply(&mut rows, 1, &insert));
 }
 
+/// Catches a builder that goes on holding the room of its largest batch: a process has one per table (I6).
+#[test]
+fn a_finished_builder_is_empty() {
+    let mut rows = docs();
+    let body = "x".repeat(900_000);
+    apply(&mut rows, 1, &sample::insert(1, &[text("1"), NULL, text(&body)])).expect("taken");
+    assert!(rows.bytes() > 900_000);
+    finish(&mut rows);
+    assert!(rows.bytes() < 100, "{} bytes", rows.bytes());
+    let mut values = vec![0u64; 1_000_000];
+    assert_eq!(crate::values::taken(&mut values).len(), 1_000_000);
+    assert!(values.capacity() <= 16_384, "room for {}", values.capacity());
+}
+
 /// Catches a number that is given twice, skipped, or that depends on what a target's key is (P94).
 #[test]
 fn numbers_count_row_events_from_1_and_an_update_takes_two() {

@@ -105,9 +105,12 @@ impl Texts {
     }
 }
 
-/// The values, with room for as many again.
-fn taken<T>(values: &mut Vec<T>) -> Vec<T> {
-    let room = Vec::with_capacity(values.len());
+/// Room that a column keeps from one batch to the next: a table that was busy once holds no more than this per column.
+const ROOM_BYTES_MAX: usize = 64 << 10;
+
+/// Takes the values out, leaving some of their room.
+pub(crate) fn taken<T>(values: &mut Vec<T>) -> Vec<T> {
+    let room = Vec::with_capacity(values.len().min(ROOM_BYTES_MAX / size_of::<T>().max(1)));
     std::mem::replace(values, room)
 }
 
@@ -389,7 +392,7 @@ impl Column {
         }
     }
 
-    /// Bytes that its values hold.
+    /// Bytes that its values hold; as vectors grow, up to twice that is allocated.
     pub(crate) fn bytes(&self) -> usize {
         let values = match &self.cells {
             Cells::Bool(values) => values.len() / 8,
@@ -414,7 +417,7 @@ impl Column {
         values + self.len() / 8
     }
 
-    /// Hands out what was appended and starts anew, with room for as much.
+    /// Hands out what was appended and starts anew.
     pub(crate) fn finish(&mut self) -> Result<ArrayRef, ArrowError> {
         let nulls = self.validity.finish();
         Ok(match &mut self.cells {
@@ -452,7 +455,9 @@ impl Column {
                 let bytes = taken(values).into_flattened();
                 Arc::new(FixedSizeBinaryArray::try_new(16, Buffer::from_vec(bytes), nulls)?)
             }
-            Cells::List { ends, item, field, .. } => {
+            Cells::List { ends, item, field, scratch, .. } => {
+                scratch.clear();
+                scratch.shrink_to(ROOM_BYTES_MAX);
                 let offsets = OffsetBuffer::new(scalars(ends));
                 ends.push(0);
                 Arc::new(ListArray::try_new(field.clone(), offsets, item.finish()?, nulls)?)

@@ -20,7 +20,7 @@ mod time;
 pub(crate) use arrow_form::arrow_field;
 pub use arrow_form::{Target, arrow_type};
 pub use column::Tally;
-pub(crate) use column::{Column, Fault};
+pub(crate) use column::{Column, Fault, taken};
 pub use policy::{ArrayShape, InvalidText, NanPolicy, NumericUnbounded, Policies, PolicyError, RangePolicy};
 
 /// Why a text gives no value of its type; what follows is the policies' business.

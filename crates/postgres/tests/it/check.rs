@@ -301,3 +301,21 @@ async fn a_query_that_is_given_up_ends_on_the_server() -> Result<()> {
     );
     Ok(())
 }
+
+/// Catches a query that waits for ever on a server that stands still without closing anything.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frozen_server_meets_the_deadline() -> Result<()> {
+    let shop = Shop::start(&PostgresInstall::any()?, &[])?;
+    let sql = shop.sql().await?.with_deadline(std::time::Duration::from_millis(500));
+    shop.server.freeze()?;
+    let answer = sql.rows("read a value", "SELECT 1", &[]).await;
+    shop.server.thaw()?;
+    let error = answer.err().context("a frozen server answered")?;
+    ensure!(matches!(error, SqlError::Deadline { .. }), "{error}");
+    ensure!(
+        sql.is_closed() || sql.rows("read a value", "SELECT 1", &[]).await.is_err(),
+        "a connection whose query was given up is used on"
+    );
+    assert_eq!(shop.sql().await?.row("read a value", "SELECT 1", &[]).await?.try_get::<_, i32>(0)?, 1);
+    Ok(())
+}

@@ -135,7 +135,7 @@ async fn rows_written_during_the_copy_are_not_in_it() -> Result<()> {
             },
             "{ended:?}"
         );
-        ensure!(landed.rows.get(&empty).is_none());
+        ensure!(!landed.rows.contains_key(&empty));
         let mut expected: Vec<String> = expected.lines().map(str::to_owned).collect();
         expected.sort_unstable();
         assert_eq!(landed.sorted(t), expected);

@@ -276,16 +276,16 @@ fn streamed(messages: &[(Lsn, Vec<u8>)], table: &str, plan_of: impl Fn(&Relation
     Rows { batch: rows.finish(PartitionId(0), Offset(0)).expect("a batch"), refused }
 }
 
-/// The table as COPY has it, fed in chunks of an odd size.
-fn copied(cluster: &Postgres, database: &str, query: &str, plan: RowPlan) -> Rows {
-    copied_in(cluster, database, query, plan, "UTF8")
-}
-
-fn copied_in(cluster: &Postgres, database: &str, query: &str, plan: RowPlan, encoding: &str) -> Rows {
+/// What COPY writes for a query.
+fn copy_of(cluster: &Postgres, database: &str, query: &str, encoding: &str) -> Bytes {
     let file = cluster.data().join("copied");
     let sql = format!("{PINNED} COPY ({query}) TO '{}' (ENCODING '{encoding}');", file.display());
     cluster.psql(database, &sql).expect("a copy");
-    let text = Bytes::from(std::fs::read(&file).expect("the copy"));
+    Bytes::from(std::fs::read(&file).expect("the copy"))
+}
+
+/// The rows of a copy, fed in chunks of an odd size.
+fn copied(text: &Bytes, plan: RowPlan) -> Rows {
     let (mut lines, mut refused) = (CopyLines::new(64 << 20), Vec::new());
     let mut rows = TableRows::new(Arc::new(plan));
     let stamp = Stamp::snapshot(Lsn(1), Timestamp(0));
@@ -347,16 +347,17 @@ fn copy_and_stream_agree_on_every_type() {
         let messages = messages(&cluster, "types");
         for (at, case) in cases.iter().enumerate() {
             let kinds = HashMap::from([("v".to_owned(), case.kind.clone())]);
+            let table = format!("t{at}");
+            let relation = relation_of(&messages, &table);
+            let text = copy_of(&cluster, "types", &format!("SELECT id, v FROM {table} ORDER BY id"), "UTF8");
             for (set, policies) in sets.iter().enumerate() {
                 for target in [Target::Arrow, Target::Delta] {
                     let options = RowOptions { target, policies: *policies, ..RowOptions::default() };
                     let plan_of = |relation: &Relation| {
                         RowPlan::new(Arc::new(shape(relation, &kinds, &["id"])), options.clone()).expect("a plan")
                     };
-                    let table = format!("t{at}");
                     let stream = streamed(&messages, &table, plan_of);
-                    let query = format!("SELECT id, v FROM {table} ORDER BY id");
-                    let copy = copied(&cluster, "types", &query, plan_of(&relation_of(&messages, &table)));
+                    let copy = copied(&text, plan_of(&relation));
                     let name = format!("{} on {major}, policies {set}, {target:?}", case.sql);
                     assert_eq!(stream.batch.columns()[..2], copy.batch.columns()[..2], "{name}");
                     let codes = |rows: &Rows| -> Vec<String> {
@@ -434,7 +435,7 @@ fn dates_and_timestamps_agree_with_the_servers_own_arithmetic() {
         let kinds = kinds.map(|(name, kind)| (name.to_owned(), kind)).into();
         let relation = relation_of(&messages(&cluster, "types"), "moments");
         let plan = RowPlan::new(Arc::new(shape(&relation, &kinds, &["id"])), RowOptions::default()).expect("a plan");
-        let rows = copied(&cluster, "types", "SELECT * FROM moments", plan);
+        let rows = copied(&copy_of(&cluster, "types", "SELECT * FROM moments", "UTF8"), plan);
         assert!(rows.refused.is_empty(), "{:?}", rows.refused.first());
         let column = |name| rows.batch.column_by_name(name).expect("a column");
         let (dates, days) = (column("d").as_primitive::<Date32Type>(), column("days").as_primitive::<Int32Type>());
@@ -506,7 +507,8 @@ fn the_streams_rows_add_up_to_the_table() {
                     _ => table.insert(key, image),
                 };
             }
-            let copy = copied(&cluster, database, "SELECT * FROM doc", plan_of(&relation_of(&messages, "doc")));
+            let text = copy_of(&cluster, database, "SELECT * FROM doc", "UTF8");
+            let copy = copied(&text, plan_of(&relation_of(&messages, "doc")));
             let wanted: BTreeMap<_, _> = (0..copy.batch.num_rows()).map(|row| at(&copy.batch, row)).collect();
             if !refuses_toast {
                 assert_eq!(table, wanted, "{database}");
@@ -565,7 +567,7 @@ fn a_sql_ascii_database_sends_bytes_that_are_no_text() {
             };
             let stream = streamed(&messages, "t", plan_of);
             let plan = plan_of(&relation_of(&messages, "t"));
-            let copy = copied_in(&cluster, "ascii", "SELECT * FROM t", plan, "SQL_ASCII");
+            let copy = copied(&copy_of(&cluster, "ascii", "SELECT * FROM t", "SQL_ASCII"), plan);
             assert_eq!(stream.batch.columns()[..2], copy.batch.columns()[..2]);
             assert_eq!((stream.refused.len(), copy.refused.len()), (refused, refused));
             if let Some(error) = stream.refused.first() {
