@@ -28,6 +28,10 @@ pub(crate) enum Command {
     Query(QueryArgs),
     /// Shows a row per channel and pipeline of a running server.
     Top(TopArgs),
+    /// Compares the tables of a captured database with the tables they landed in, at one position.
+    ///
+    /// Exit code 0: all equal; 1: at least one is not; 2: it could not be said.
+    Verify(VerifyArgs),
     /// Says what an error code means and what to do.
     Explain(ExplainArgs),
     /// Measures, each against its limit in the same run, contents verified.
@@ -187,6 +191,34 @@ pub(crate) struct TopArgs {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) server: ServerArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct VerifyArgs {
+    /// The configuration file.
+    pub(crate) config: PathBuf,
+    /// The pipeline.
+    pub(crate) pipeline: String,
+    /// Only these tables, as `schema.table` or, where that is one, `table`.
+    pub(crate) tables: Vec<String>,
+    /// Compares numbers of rows only.
+    #[arg(long)]
+    pub(crate) counts: bool,
+    /// Shows the values of unequal rows, not just their keys.
+    #[arg(long, conflicts_with = "counts")]
+    pub(crate) show_values: bool,
+    /// How long a running pipeline may take to come to the position that is compared.
+    #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub(crate) within: u64,
+    /// The process that runs the pipeline; by default at `server.listen` of the configuration.
+    #[arg(long, env = "LANDFALL_SERVER", value_name = "URL")]
+    pub(crate) server: Option<String>,
+    /// The bearer token, by LANDFALL_TOKEN only.
+    #[arg(skip = std::env::var("LANDFALL_TOKEN").ok())]
+    pub(crate) token: Option<String>,
+    /// One JSON object on stdout.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]

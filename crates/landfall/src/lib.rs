@@ -27,6 +27,7 @@ mod stdout;
 pub mod storefront;
 mod tail;
 mod top;
+mod verify;
 
 use std::process::ExitCode;
 
@@ -64,6 +65,7 @@ fn dispatch(command: &Command) -> anyhow::Result<Exit> {
         Command::Tail(args) => client_runtime()?.block_on(tail::run(args)),
         Command::Top(args) => client_runtime()?.block_on(top::run(args)),
         Command::Query(args) => run::runtime(2)?.block_on(query::run(args)),
+        Command::Verify(args) => verify::run(args),
         Command::Explain(args) => explain::run(args),
         Command::Bench(args) => bench::run(args),
     }
