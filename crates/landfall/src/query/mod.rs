@@ -166,7 +166,12 @@ pub(crate) async fn open(sql: &str, tables: &[QueriedTable]) -> anyhow::Result<S
 
 /// The text of a small result, for the demo.
 pub(crate) async fn shown(sql: &str, name: &str, path: &Path) -> anyhow::Result<String> {
-    let mut rows = open(sql, &[QueriedTable::landed(name, path)]).await?;
+    shown_over(sql, &[QueriedTable::landed(name, path)]).await
+}
+
+/// The same over several tables.
+pub(crate) async fn shown_over(sql: &str, tables: &[QueriedTable]) -> anyhow::Result<String> {
+    let mut rows = open(sql, tables).await?;
     let mut batches = Vec::new();
     while let Some(batch) = rows.next().await.transpose()? {
         batches.push(batch);

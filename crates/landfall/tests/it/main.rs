@@ -8,4 +8,5 @@ mod official_client;
 mod shutdown;
 mod site;
 mod tools;
+mod verify;
 mod webhooks;
