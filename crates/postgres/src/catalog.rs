@@ -13,3 +13,4 @@ pub use server::{BlockingTransaction, ServerFacts};
 pub use table::{
     KeyOrigin, LeafFacts, MatchedTables, NotCarried, SkippedRelation, TABLES_MAX, TableFacts, read_tables,
 };
+pub(crate) use types::resolve_types;

@@ -20,6 +20,8 @@ pub(crate) const SERVER_VERSION: Code = Code::new("PG", 113);
 pub(crate) const SERVER_SETTING: Code = Code::new("PG", 114);
 pub(crate) const SERVER_ADVICE: Code = Code::new("PG", 115);
 
+pub(crate) const STREAM_AGAIN: Code = Code::new("PG", 120);
+
 pub(crate) const SLOT_GONE: Code = Code::new("PG", 201);
 pub(crate) const SLOT_FOREIGN: Code = Code::new("PG", 202);
 pub(crate) const SLOT_BUSY: Code = Code::new("PG", 203);
@@ -44,6 +46,8 @@ pub(crate) const IDENTITY: Code = Code::new("PG", 505);
 pub(crate) const TOASTABLE: Code = Code::new("PG", 506);
 pub(crate) const TABLE_LIMIT: Code = Code::new("PG", 507);
 pub(crate) const LOCK_TIMEOUT: Code = Code::new("PG", 508);
+
+pub(crate) const BACKLOG: Code = Code::new("PG", 509);
 
 pub(crate) const SNAPSHOT_LOST: Code = Code::new("PG", 601);
 pub(crate) const COPY_FAILED: Code = Code::new("PG", 602);
@@ -175,6 +179,14 @@ pub const CODES: &[CodePage] = &[
         Retry::Later,
         "A setting of the server allows capture and may hurt later: unbounded or too little WAL kept for slots, a sender timeout that is off or short, open transactions that delay the slot.",
         "Weigh the statement that the message shows. Nothing stops because of it.",
+    ),
+    page(
+        STREAM_AGAIN,
+        "PostgresStreamAgain",
+        Kind::Unavailable,
+        Retry::Now,
+        "A table starts again before rows that were handed over already, so the stream starts again at the checkpoint. Rows that are durable are left out by their places.",
+        "Nothing: it goes on by itself. If it happens often, the cause beside it names the destination that fails.",
     ),
     page(
         SLOT_GONE,
@@ -359,6 +371,14 @@ pub const CODES: &[CodePage] = &[
         Retry::Later,
         "A table's lock was not given within `snapshot.lock_timeout`: something writes to it in a long transaction.",
         "It is tried again by itself. To add the table without a lock, set `snapshot.add: wait`.",
+    ),
+    page(
+        BACKLOG,
+        "PostgresTableBacklog",
+        Kind::Unavailable,
+        Retry::Never,
+        "A table's destination refuses its rows, and so many of them wait that they would stop the other tables. The table was parked, its neighbours go on.",
+        "Mend the destination that the message names, then `landfall tables CONFIG PIPELINE resync TABLE`.",
     ),
     page(
         SNAPSHOT_LOST,

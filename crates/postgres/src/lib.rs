@@ -6,6 +6,7 @@
 //!
 //! It does not write to the source database, but for the publication and the slot that it makes.
 
+mod capture;
 mod catalog;
 mod check;
 mod code;
@@ -35,6 +36,7 @@ mod transport;
 mod values;
 mod version;
 
+pub use capture::{CaptureOptions, PostgresLane, PostgresSource, TableChoice};
 pub use catalog::{
     BlockingTransaction, KeyOrigin, LeafFacts, MatchedTables, NotCarried, PatternError, ServerFacts, SkippedRelation,
     TABLES_MAX, TableFacts, TablePattern, read_tables,

@@ -104,6 +104,16 @@ impl TypeCatalog {
     }
 }
 
+/// What values of these types are, by the catalog as it is now: (oid, modifier, kind) for each (oid, modifier).
+pub(crate) async fn resolve_types(
+    sql: &SqlConnection,
+    types: &[(u32, i32)],
+) -> Result<Vec<(u32, i32, PgType)>, SqlError> {
+    let oids: Vec<u32> = types.iter().map(|(oid, _)| *oid).collect();
+    let catalog = TypeCatalog::read(sql, &oids).await?;
+    Ok(types.iter().map(|(oid, modifier)| (*oid, *modifier, catalog.resolve(*oid, *modifier))).collect())
+}
+
 impl TypeRow {
     fn full_name(&self) -> Arc<str> {
         if self.schema == "pg_catalog" {

@@ -3,6 +3,7 @@
 use std::task::{Context, Poll, Wake, Waker};
 
 use landfall_types::SystemClock;
+use loom::sync::Notify;
 use loom::thread;
 
 use super::channel::Shared;
@@ -12,28 +13,26 @@ use super::{Need, QueueError, QueueSettings, TransactionTrace};
 use crate::Lsn;
 use crate::log_record::LogRecord;
 
-/// A waker that unparks a loom thread.
-struct Unparks(thread::Thread);
+/// A waker that remembers a wake until it is waited for. Parking the thread would not do: a late wake would end the
+/// thread's next wait, whatever that is for.
+struct Notifies(Notify);
 
-impl Wake for Unparks {
+impl Wake for Notifies {
     fn wake(self: std::sync::Arc<Self>) {
-        self.0.unpark();
+        self.0.notify();
     }
-}
-
-fn own_waker() -> Waker {
-    Waker::from(std::sync::Arc::new(Unparks(thread::current())))
 }
 
 /// Polls until ready; loom reports a deadlock where a wake is lost.
 fn block<T>(mut poll: impl FnMut(&Context<'_>) -> Poll<T>) -> T {
-    let waker = own_waker();
+    let notifies = std::sync::Arc::new(Notifies(Notify::new()));
+    let waker = Waker::from(std::sync::Arc::clone(&notifies));
     let cx = Context::from_waker(&waker);
     loop {
         if let Poll::Ready(value) = poll(&cx) {
             return value;
         }
-        thread::park();
+        notifies.0.wait();
     }
 }
 

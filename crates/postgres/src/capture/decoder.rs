@@ -1,0 +1,351 @@
+//! The decoder behind the queue: log records become rows of rounds, and rounds become source batches (P65–P78, P97–P103).
+//!
+//! Synchronous but for two waits before a record: for room in the hand-over, and for an answer that the next record needs
+//! (types of a new shape, or the stored note of a table that is parked, P87). A bad value is its row's affair, a bad
+//! message its table's; only a broken stream ends the connection (I13, P89).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use futures::future::BoxFuture;
+use landfall_engine::contract::TableId;
+use landfall_types::{Coded, PartitionId, Place};
+
+use super::handover::Ready;
+use super::rounds::{Change, Rounds};
+use super::shared::Shared;
+use super::table::{Captured, Follow, Parked};
+use crate::decode::{Message, OversizedMessage, decode};
+use crate::feedback::{KeepAliveAdvance, Pending};
+use crate::log_record::{LogRecord, RecordKind, RecordSink, RecordSinkError};
+use crate::record::{ParkNote, TablePhase};
+use crate::relations::{Relation, RelationError, Relations};
+use crate::rows::{Sequencer, Stamp};
+use crate::sql::{SqlConnection, SqlError};
+use crate::{Lsn, PgType, RelationId, code};
+
+/// What the next record waits for.
+enum Answer {
+    /// The stored note of a parked table.
+    Stored,
+    /// Types of a table's new columns.
+    Kinds(Arc<Relation>, Result<Vec<(u32, i32, PgType)>, SqlError>),
+}
+
+/// See the module. One per connection.
+pub(crate) struct Decoder {
+    shared: Arc<Shared>,
+    tables: HashMap<RelationId, Captured>,
+    relations: Relations,
+    rounds: Rounds,
+    transaction: Option<Sequencer>,
+    /// Partitions whose rows of this round were cut before it.
+    cut_before: Vec<(PartitionId, Place)>,
+    keepalive: KeepAliveAdvance,
+    answer: Option<BoxFuture<'static, Answer>>,
+    now: Instant,
+    passed_by: u64,
+    rows: HashMap<RelationId, u64>,
+}
+
+impl Decoder {
+    pub(crate) fn new(shared: Arc<Shared>, tables: impl IntoIterator<Item = Captured>, through: Lsn) -> Self {
+        let interval = shared.options.feedback_interval.min(Duration::from_secs(1));
+        Decoder {
+            rounds: Rounds::new(Arc::clone(&shared.issued)),
+            shared,
+            tables: tables.into_iter().map(|table| (table.relation, table)).collect(),
+            relations: Relations::new(),
+            transaction: None,
+            cut_before: Vec::new(),
+            keepalive: KeepAliveAdvance::new(interval, through),
+            answer: None,
+            now: Instant::now(),
+            passed_by: 0,
+            rows: HashMap::new(),
+        }
+    }
+
+    fn on_message(&mut self, record: &LogRecord<'_>, message: Message<'_>) -> Result<(), RecordSinkError> {
+        match message {
+            Message::Begin(begin) => {
+                self.now = Instant::now();
+                self.transaction = Some(Sequencer::new(begin));
+                self.rounds.begin();
+            }
+            Message::Commit(commit) => {
+                self.transaction = None;
+                self.rounds.commit(commit.end_lsn);
+                let mut sight = self.shared.sight.lock();
+                sight.last_commit = Some((commit.commit_lsn, commit.commit_time));
+                sight.server_end = sight.server_end.max(commit.end_lsn);
+            }
+            Message::Relation(body) => {
+                self.relations.take(record.lsn, &body)?;
+                self.follow(body.id, record.lsn)?;
+            }
+            Message::Type { oid, schema, name } => self.relations.take_type(oid, schema, name),
+            Message::Insert { relation, new } => self.change(record, relation, Change::Insert(new))?,
+            Message::Update { relation, old, new } => self.change(record, relation, Change::Update(old, new))?,
+            Message::Delete { relation, old } => self.change(record, relation, Change::Delete(old))?,
+            Message::Truncate(truncate) => {
+                for relation in truncate.relations() {
+                    self.change(record, relation, Change::Truncate)?;
+                }
+            }
+            // A note of ours may come later; others, and strays, move nothing (P76, P79).
+            Message::Note(_) | Message::Origin { .. } | Message::StreamAbort { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn change(
+        &mut self,
+        record: &LogRecord<'_>,
+        relation: RelationId,
+        change: Change<'_>,
+    ) -> Result<(), RecordSinkError> {
+        let Some(transaction) = &mut self.transaction else {
+            return Err(format!("a change at {} outside of any transaction (LF-PG0117)", record.lsn).into());
+        };
+        // Numbers do not depend on which tables are followed (P94).
+        let stamp = match change {
+            Change::Update(..) => transaction.update()?,
+            _ => transaction.row()?,
+        };
+        let Some(table) = self.tables.get(&relation) else { return Ok(()) };
+        if table.is_parked {
+            self.pass_by(relation, stamp.commit_lsn);
+            return Ok(());
+        }
+        if stamp.commit_lsn < table.begins {
+            self.passed_by += 1;
+            return Ok(());
+        }
+        if let Err(error @ RelationError::Unknown { .. }) = self.relations.get(record.lsn, relation) {
+            let parked = Parked { code: error.code(), reason: error.to_string() };
+            self.park(relation, stamp.commit_lsn, &parked);
+            return Ok(());
+        }
+        if let Some(parked) = self.backlog_is_full(table) {
+            self.park(relation, stamp.commit_lsn, &parked);
+            return Ok(());
+        }
+        self.push(relation, stamp, change);
+        if self.rounds.is_due(self.now, self.shared.options.linger) {
+            self.cut();
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, relation: RelationId, stamp: Stamp, change: Change<'_>) {
+        let Some(table) = self.tables.get(&relation) else { return };
+        let made = (table.shape, &table.plan);
+        match self.rounds.push(relation, table.stream, made, stamp, change, self.now) {
+            Ok(()) => *self.rows.entry(relation).or_default() += 1,
+            Err(count) => {
+                let parked = Parked { code: count.code(), reason: count.to_string() };
+                self.park(relation, stamp.commit_lsn, &parked);
+            }
+        }
+    }
+
+    /// A table whose destination refuses it, and whose rows fill what all tables share, would stop its neighbours (P90).
+    fn backlog_is_full(&self, table: &Captured) -> Option<Parked> {
+        let cause = self.shared.refused(TableId(table.relation.0))?;
+        let (held, most) = (self.shared.handover.bytes_of(table.stream), self.shared.handover.bytes_max() / 4);
+        (held >= most).then(|| Parked {
+            code: code::BACKLOG,
+            reason: format!(
+                "its rows are not taken ({}), and {held} bytes of them wait, at most {most} may",
+                cause.text
+            ),
+        })
+    }
+
+    fn pass_by(&mut self, relation: RelationId, commit: Lsn) {
+        self.passed_by += 1;
+        self.shared.change_record(|record| {
+            if let Some(park) = record.table_mut(relation).and_then(|table| table.park.as_mut()) {
+                park.passed = park.passed.max(commit);
+            }
+        });
+    }
+
+    /// Sets a table aside. The note is stored before the first of its rows is passed by: nothing is read until it is.
+    fn park(&mut self, relation: RelationId, at: Lsn, parked: &Parked) {
+        if let Some((partition, ready)) = self.rounds.cut_table(relation) {
+            self.cut_before.push((partition, ready.end));
+            self.hand_over(partition, ready);
+        }
+        let Some(table) = self.tables.get_mut(&relation) else { return };
+        if std::mem::replace(&mut table.is_parked, true) {
+            return;
+        }
+        tracing::error!(pipeline = %self.shared.options.pipeline, table = %table.target, code = %parked.code, lsn = %at,
+            "table parked, its neighbours go on: {}; `landfall tables CONFIG {} resync {}` copies it anew",
+            parked.reason, self.shared.options.pipeline, table.target);
+        let note = ParkNote { at, passed: at, code: parked.code.to_string(), reason: parked.reason.clone() };
+        let change = self.shared.change_record(|record| {
+            if let Some(table) = record.table_mut(relation) {
+                table.phase = TablePhase::Parked;
+                table.park = Some(note);
+            }
+        });
+        let shared = Arc::clone(&self.shared);
+        self.wait(Box::pin(async move {
+            shared.stored(change).await;
+            Answer::Stored
+        }));
+    }
+
+    fn wait(&mut self, answer: BoxFuture<'static, Answer>) {
+        self.answer = Some(match self.answer.take() {
+            None => answer,
+            Some(before) => Box::pin(async move {
+                before.await;
+                answer.await
+            }),
+        });
+    }
+
+    fn follow(&mut self, relation: RelationId, lsn: Lsn) -> Result<(), RecordSinkError> {
+        let now = Arc::clone(self.relations.get(lsn, relation)?);
+        let Some(table) = self.tables.get(&relation).filter(|table| !table.is_parked) else { return Ok(()) };
+        match table.follow(&now) {
+            Follow::AsIs => {}
+            Follow::Park(parked) => {
+                let at = self.transaction.as_ref().map_or(lsn, |transaction| transaction.begin().commit_lsn);
+                self.park(relation, at, &parked);
+            }
+            Follow::Ask(types) => {
+                let connect = self.shared.options.connect.clone();
+                self.wait(Box::pin(async move { Answer::Kinds(now, resolve(&connect, types).await) }));
+            }
+        }
+        Ok(())
+    }
+
+    fn answered(&mut self, answer: Answer) -> Result<(), RecordSinkError> {
+        let Answer::Kinds(now, kinds) = answer else { return Ok(()) };
+        let kinds = kinds?;
+        if let Some((partition, ready)) = self.rounds.cut_table(now.id) {
+            // Rows of the shape before go first.
+            self.cut_before.push((partition, ready.end));
+            self.hand_over(partition, ready);
+        }
+        let Some(table) = self.tables.get(&now.id) else { return Ok(()) };
+        let shape = self.shared.next_shape(now.id);
+        match table.reshaped(&now, &kinds, shape) {
+            Ok(reshaped) => {
+                tracing::info!(pipeline = %self.shared.options.pipeline, table = %table.target, shape,
+                    columns = now.columns.len(), "the table has another shape");
+                self.tables.insert(now.id, reshaped);
+            }
+            Err(parked) => {
+                let at = self.transaction.as_ref().map_or(Lsn::ZERO, |transaction| transaction.begin().commit_lsn);
+                self.park(now.id, at, &parked);
+            }
+        }
+        Ok(())
+    }
+
+    /// Cuts the round and hands it over.
+    fn cut(&mut self) {
+        let cut = self.rounds.cut();
+        let mut parts = std::mem::take(&mut self.cut_before);
+        parts.extend(cut.batches.iter().map(|(partition, ready)| (*partition, ready.end)));
+        // Known before the engine can have settled it.
+        self.shared.progress.lock().issued(parts, cut.end);
+        for (partition, ready) in cut.batches {
+            self.hand_over(partition, ready);
+        }
+        let mut sight = self.shared.sight.lock();
+        sight.passed_by += std::mem::take(&mut self.passed_by);
+        for (relation, rows) in self.rows.drain() {
+            *sight.rows.entry(relation).or_default() += rows;
+        }
+    }
+
+    fn hand_over(&self, partition: PartitionId, ready: Ready) {
+        self.shared.handed_over(partition, ready.end);
+        self.shared.handover.push(partition, ready);
+    }
+
+    fn on_keepalive(&mut self, end: Lsn) {
+        self.now = Instant::now();
+        {
+            let mut sight = self.shared.sight.lock();
+            sight.server_end = sight.server_end.max(end);
+        }
+        if self.rounds.is_due(self.now, Duration::ZERO) {
+            self.cut();
+        }
+        let mut progress = self.shared.progress.lock();
+        let pending = Pending {
+            has_open_transaction: self.rounds.is_inside(),
+            has_unacked_rows: progress.has_unsettled() || !self.rounds.is_empty(),
+        };
+        self.keepalive.settled(progress.through());
+        if let Some(end) = self.keepalive.offer(self.now, end, pending) {
+            progress.idle(end);
+        }
+    }
+}
+
+impl RecordSink for Decoder {
+    fn on_record(&mut self, record: &LogRecord<'_>) -> Result<(), RecordSinkError> {
+        match record.kind {
+            RecordKind::Message => {
+                let message = decode(record.lsn, record.bytes)?;
+                self.on_message(record, message)
+            }
+            RecordKind::KeepAlive => {
+                self.on_keepalive(record.end_lsn);
+                Ok(())
+            }
+            RecordKind::Oversized { len } => {
+                let limit = self.shared.options.max_message as u64;
+                Err(OversizedMessage::new(record.lsn, record.bytes, len, limit).into())
+            }
+            RecordKind::StreamStart => Ok(()),
+            RecordKind::TimelineEnd { next } => {
+                Err(format!("the log goes on in timeline {next}, which a logical stream does not follow (LF-PG0117)")
+                    .into())
+            }
+        }
+    }
+
+    fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), RecordSinkError>> {
+        while let Some(answer) = &mut self.answer {
+            let answer = ready!(answer.as_mut().poll(cx));
+            self.answer = None;
+            self.answered(answer)?;
+        }
+        self.shared.handover.poll_room(cx).map(Ok)
+    }
+
+    fn on_idle(&mut self) -> Result<(), RecordSinkError> {
+        self.now = Instant::now();
+        if self.rounds.is_due(self.now, self.shared.options.linger) {
+            self.cut();
+        }
+        Ok(())
+    }
+
+    fn on_close(&mut self) -> Result<(), RecordSinkError> {
+        // Whole transactions that are in go on their way; of an open one nothing is kept (I11).
+        if !self.rounds.is_inside() && !self.rounds.is_empty() {
+            self.cut();
+        }
+        Ok(())
+    }
+}
+
+/// What values of these types are, by the catalog as it is now.
+async fn resolve(connect: &crate::ConnectOptions, types: Vec<(u32, i32)>) -> Result<Vec<(u32, i32, PgType)>, SqlError> {
+    let sql = SqlConnection::open(connect).await?;
+    crate::catalog::resolve_types(&sql, &types).await
+}

@@ -1,0 +1,223 @@
+//! Between the tasks that make source batches and the lane that hands them to the engine: a queue per partition, one bound
+//! of bytes over all (I6).
+//!
+//! Who makes batches waits for room and never blocks a thread; the lane takes what the engine would take now, table by
+//! table in turn, so a table that cannot go on leaves the others their turns (I13). Locks guard memory only (I5).
+
+use std::collections::{BTreeMap, VecDeque};
+use std::task::{Context, Poll, Waker};
+
+use landfall_engine::contract::{LaneWaker, TableRows};
+use landfall_types::{PartitionId, Place};
+use parking_lot::Mutex;
+
+/// A source batch that the engine has not taken yet.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    pub(crate) rows: TableRows,
+    /// Where its range ends; it starts where the one before it ended.
+    pub(crate) end: Place,
+    pub(crate) bytes: usize,
+}
+
+#[derive(Default)]
+struct Inside {
+    queues: BTreeMap<PartitionId, VecDeque<Ready>>,
+    bytes: usize,
+    /// The partition whose turn was last.
+    last: Option<PartitionId>,
+    lane: Option<LaneWaker>,
+    waiting: Option<Waker>,
+    is_finished: bool,
+}
+
+/// See the module.
+pub(crate) struct Handover {
+    inside: Mutex<Inside>,
+    bytes_max: usize,
+}
+
+impl std::fmt::Debug for Handover {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Handover").field("bytes", &self.inside.lock().bytes).finish_non_exhaustive()
+    }
+}
+
+impl Handover {
+    pub(crate) fn new(bytes_max: usize) -> Self {
+        Handover { inside: Mutex::default(), bytes_max }
+    }
+
+    /// Ready when something may be pushed. One batch may pass the bound.
+    pub(crate) fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut inside = self.inside.lock();
+        if inside.bytes < self.bytes_max {
+            return Poll::Ready(());
+        }
+        inside.waiting = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    pub(crate) async fn room(&self) {
+        std::future::poll_fn(|cx| self.poll_room(cx)).await;
+    }
+
+    pub(crate) fn push(&self, partition: PartitionId, ready: Ready) {
+        let lane = {
+            let mut inside = self.inside.lock();
+            inside.bytes += ready.bytes;
+            inside.queues.entry(partition).or_default().push_back(ready);
+            inside.lane.clone()
+        };
+        if let Some(lane) = lane {
+            lane.wake();
+        }
+    }
+
+    /// The next batch of a partition that `takes`, in turn.
+    pub(crate) fn take(
+        &self,
+        waker: impl FnOnce() -> LaneWaker,
+        takes: impl Fn(PartitionId) -> bool,
+    ) -> Option<(PartitionId, Ready)> {
+        let (taken, waiting) = {
+            let mut inside = self.inside.lock();
+            if inside.lane.is_none() {
+                inside.lane = Some(waker());
+            }
+            let last = inside.last;
+            let is_wanted =
+                |(partition, queue): &(&PartitionId, &VecDeque<Ready>)| !queue.is_empty() && takes(**partition);
+            let behind = inside.queues.iter().filter(|(partition, _)| last.is_none_or(|last| **partition > last));
+            let found = behind.clone().find(is_wanted).or_else(|| inside.queues.iter().find(is_wanted));
+            let partition = *found?.0;
+            let ready = inside.queues.get_mut(&partition)?.pop_front()?;
+            inside.bytes -= ready.bytes;
+            inside.last = Some(partition);
+            let waiting = if inside.bytes < self.bytes_max { inside.waiting.take() } else { None };
+            ((partition, ready), waiting)
+        };
+        if let Some(waiting) = waiting {
+            waiting.wake();
+        }
+        Some(taken)
+    }
+
+    /// Bytes that wait for a partition's turn.
+    pub(crate) fn bytes_of(&self, partition: PartitionId) -> usize {
+        let inside = self.inside.lock();
+        inside.queues.get(&partition).map_or(0, |queue| queue.iter().map(|ready| ready.bytes).sum())
+    }
+
+    /// The bound.
+    pub(crate) fn bytes_max(&self) -> usize {
+        self.bytes_max
+    }
+
+    /// Drops what waits of a partition.
+    pub(crate) fn forget(&self, partition: PartitionId) {
+        let waiting = {
+            let mut inside = self.inside.lock();
+            let dropped: usize =
+                inside.queues.remove(&partition).unwrap_or_default().iter().map(|ready| ready.bytes).sum();
+            inside.bytes -= dropped;
+            inside.waiting.take()
+        };
+        if let Some(waiting) = waiting {
+            waiting.wake();
+        }
+    }
+
+    /// A lane is opened anew: nothing of what waits is for it.
+    pub(crate) fn restart(&self) {
+        let waiting = {
+            let mut inside = self.inside.lock();
+            let waiting = inside.waiting.take();
+            *inside = Inside { is_finished: inside.is_finished, ..Inside::default() };
+            waiting
+        };
+        if let Some(waiting) = waiting {
+            waiting.wake();
+        }
+    }
+
+    /// No more rows come.
+    pub(crate) fn finish(&self) {
+        let lane = {
+            let mut inside = self.inside.lock();
+            inside.is_finished = true;
+            inside.lane.clone()
+        };
+        if let Some(lane) = lane {
+            lane.wake();
+        }
+    }
+
+    /// Whether no more rows come and none waits.
+    pub(crate) fn is_finished(&self) -> bool {
+        let inside = self.inside.lock();
+        inside.is_finished && inside.queues.values().all(VecDeque::is_empty)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow_array::RecordBatch;
+    use arrow_schema::Schema;
+    use landfall_engine::contract::TableNote;
+
+    use super::*;
+
+    fn ready(at: u64, bytes: usize) -> Ready {
+        let rows = RecordBatch::new_empty(Arc::new(Schema::empty()));
+        let rows = TableRows { rows, places: Arc::from([]), bad: Vec::new(), note: TableNote::default() };
+        Ready { rows, end: Place { at, within: 0 }, bytes }
+    }
+
+    fn take(handover: &Handover, takes: impl Fn(u32) -> bool) -> Option<(u32, u64)> {
+        let taken = handover.take(|| LaneWaker::new(|| {}), |partition| takes(partition.0))?;
+        Some((taken.0.0, taken.1.end.at))
+    }
+
+    fn has_room(handover: &Handover) -> bool {
+        handover.poll_room(&mut Context::from_waker(Waker::noop())).is_ready()
+    }
+
+    /// Catches a table that cannot take rows and stops its neighbours, rows out of order, and a table served twice while
+    /// another waits (I13).
+    #[test]
+    fn tables_take_turns_and_one_that_waits_stops_no_other() {
+        let handover = Handover::new(100);
+        for at in 1..=3 {
+            handover.push(PartitionId(1), ready(at, 1));
+            handover.push(PartitionId(2), ready(at, 1));
+        }
+        assert_eq!(take(&handover, |_| true), Some((1, 1)));
+        assert_eq!(take(&handover, |_| true), Some((2, 1)));
+        assert_eq!(take(&handover, |partition| partition == 2), Some((2, 2)));
+        assert_eq!(take(&handover, |_| true), Some((1, 2)));
+        assert_eq!(take(&handover, |_| false), None);
+    }
+
+    /// Catches a bound that leaks with what is taken, forgotten or restarted (I6).
+    #[test]
+    fn room_comes_back_with_every_batch_that_leaves() {
+        let handover = Handover::new(10);
+        handover.push(PartitionId(1), ready(1, 6));
+        assert!(has_room(&handover));
+        handover.push(PartitionId(2), ready(1, 6));
+        assert!(!has_room(&handover));
+        handover.forget(PartitionId(1));
+        assert!(has_room(&handover));
+        handover.push(PartitionId(2), ready(2, 6));
+        assert!(!has_room(&handover));
+        assert_eq!(take(&handover, |_| true), Some((2, 1)));
+        assert!(has_room(&handover));
+        handover.push(PartitionId(2), ready(3, 6));
+        handover.restart();
+        assert!(has_room(&handover));
+        assert_eq!(take(&handover, |_| true), None);
+    }
+}

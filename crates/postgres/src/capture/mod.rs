@@ -1,0 +1,20 @@
+//! A running capture: the engine's source over one slot (P1).
+//!
+//! Tasks connect, copy and decode; the lane and the controller take what they made without waiting. The record that is
+//! stored with the watermarks is the only thing that survives, and what it does not hold the server is not told (I7).
+
+mod copy;
+mod decoder;
+mod handover;
+mod lane;
+mod options;
+mod progress;
+mod rounds;
+mod shared;
+mod source;
+mod table;
+mod task;
+
+pub use lane::PostgresLane;
+pub use options::{CaptureOptions, TableChoice};
+pub use source::PostgresSource;

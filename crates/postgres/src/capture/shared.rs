@@ -1,0 +1,363 @@
+//! What the controller's side and the tasks of a capture share: the record, the progress, events, and what the status
+//! shows.
+//!
+//! The record is written by the tasks and by the controller's clock, and stored only in one transaction with the
+//! watermarks (P99): a change of it has a number, and whoever needs it durable waits for that number. Locks guard memory
+//! only (I5).
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use landfall_engine::FailCause;
+use landfall_engine::contract::{LaneWaker, SourceError, SourceEvent, TableId, TableSpec};
+use landfall_types::{PartitionId, Place, Timestamp};
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use super::handover::Handover;
+use super::options::CaptureOptions;
+use super::progress::Progress;
+use super::rounds::Issued;
+use crate::feedback::DurableLsn;
+use crate::record::{SourceRecord, TablePhase};
+use crate::snapshot::CopyReport;
+use crate::{Lsn, RelationId};
+
+/// The record, with how often it was changed and through which change it is stored.
+#[derive(Default)]
+struct RecordCell {
+    record: Option<SourceRecord>,
+    changes: u64,
+    handed: u64,
+}
+
+/// What the connection is doing, for the status.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) enum Stage {
+    /// Asking the server how things stand.
+    #[default]
+    Starting,
+    /// A slot is being made; it waits for open writers.
+    CreatingSlot,
+    /// Tables are copied.
+    Copying(CopyReport),
+    /// Following the log.
+    Streaming,
+    /// Something passes by itself.
+    Waiting { cause: String, code: String, attempt: u32 },
+    /// Told to stop.
+    Stopped,
+}
+
+/// What the status shows beside the record.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sight {
+    pub(crate) stage: Stage,
+    pub(crate) last_commit: Option<(Lsn, Timestamp)>,
+    pub(crate) server_end: Lsn,
+    pub(crate) rows: BTreeMap<RelationId, u64>,
+    /// Rows of parked tables, and of replayed transactions, that passed by.
+    pub(crate) passed_by: u64,
+}
+
+/// See the module.
+pub(crate) struct Shared {
+    pub(crate) options: CaptureOptions,
+    pub(crate) handover: Handover,
+    pub(crate) progress: Mutex<Progress>,
+    pub(crate) durable: Arc<DurableLsn>,
+    record: Mutex<RecordCell>,
+    stored: watch::Sender<u64>,
+    events: Mutex<VecDeque<Result<SourceEvent, SourceError>>>,
+    controller: Mutex<Option<LaneWaker>>,
+    /// Partitions that the engine was told of.
+    announced: Mutex<BTreeSet<PartitionId>>,
+    specs: Mutex<BTreeMap<RelationId, TableSpec>>,
+    /// Where what was handed over ends.
+    ends: Mutex<BTreeMap<PartitionId, Place>>,
+    refused: Mutex<BTreeMap<TableId, FailCause>>,
+    pub(crate) issued: Issued,
+    /// Raised when the lane is opened anew: the stream starts again.
+    pub(crate) reopened: watch::Sender<u64>,
+    pub(crate) stop: watch::Sender<bool>,
+    pub(crate) sight: Mutex<Sight>,
+}
+
+impl Shared {
+    pub(crate) fn new(options: CaptureOptions, record: Option<SourceRecord>, waker: LaneWaker) -> Arc<Self> {
+        let through = record.as_ref().map_or(Lsn::ZERO, |record| record.through);
+        Arc::new(Shared {
+            handover: Handover::new(options.ready_bytes),
+            options,
+            progress: Mutex::new(Progress::new(through)),
+            durable: DurableLsn::new(through),
+            record: Mutex::new(RecordCell { record, ..RecordCell::default() }),
+            stored: watch::Sender::new(0),
+            events: Mutex::default(),
+            controller: Mutex::new(Some(waker)),
+            announced: Mutex::default(),
+            specs: Mutex::default(),
+            ends: Mutex::default(),
+            refused: Mutex::default(),
+            issued: Issued::default(),
+            reopened: watch::Sender::new(0),
+            stop: watch::Sender::new(false),
+            sight: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn record(&self) -> Option<SourceRecord> {
+        self.record.lock().record.clone()
+    }
+
+    /// Looks at the record.
+    pub(crate) fn with_record<T>(&self, look: impl FnOnce(Option<&SourceRecord>) -> T) -> T {
+        look(self.record.lock().record.as_ref())
+    }
+
+    /// Replaces the record; gives the number of the change.
+    pub(crate) fn put_record(&self, record: SourceRecord) -> u64 {
+        let mut cell = self.record.lock();
+        cell.record = Some(record);
+        cell.changes += 1;
+        cell.changes
+    }
+
+    /// Changes the record, if there is one; gives the number of the change.
+    pub(crate) fn change_record(&self, change: impl FnOnce(&mut SourceRecord)) -> u64 {
+        let mut cell = self.record.lock();
+        if let Some(record) = &mut cell.record {
+            change(record);
+            cell.changes += 1;
+        }
+        cell.changes
+    }
+
+    /// Asks for a commit now, and waits until this change of the record is stored.
+    pub(crate) async fn stored(&self, change: u64) {
+        self.send(SourceEvent::CommitWanted(Vec::new()));
+        let mut stored = self.stored.subscribe();
+        // The sender lives as long as this.
+        let _ = stored.wait_for(|stored| *stored >= change).await;
+    }
+
+    /// For the transaction with these watermarks: the record, where it is another than the stored one.
+    pub(crate) fn record_for(&self, below: &BTreeMap<PartitionId, Place>) -> Option<Bytes> {
+        let through = {
+            let mut progress = self.progress.lock();
+            progress.settled(below);
+            progress.through()
+        };
+        let last_commit = self.sight.lock().last_commit.map(|(lsn, _)| lsn);
+        let stored = *self.stored.borrow();
+        let mut cell = self.record.lock();
+        let record = cell.record.as_mut()?;
+        let mut is_changed = false;
+        if through > record.through {
+            record.through = through;
+            record.last_commit = last_commit.unwrap_or_default().max(record.last_commit).min(through);
+            is_changed = true;
+        }
+        for table in &mut record.tables {
+            let Some(copy) = &table.copy else { continue };
+            let end = Place { at: copy.consistent_point.0, within: 0 };
+            let is_done = below.get(&PartitionId(copy.partition)).is_some_and(|place| *place >= end);
+            if table.phase == TablePhase::Copying && is_done {
+                table.phase = TablePhase::Streaming;
+                is_changed = true;
+            }
+        }
+        if is_changed {
+            cell.changes += 1;
+        }
+        if cell.changes <= stored {
+            return None;
+        }
+        cell.handed = cell.changes;
+        cell.record.as_ref().map(SourceRecord::encode)
+    }
+
+    /// What was handed over last is stored: it may be told to the server, and copies that are done are over.
+    pub(crate) fn is_stored(&self, below: &BTreeMap<PartitionId, Place>) {
+        let (handed, through, done) = {
+            let cell = self.record.lock();
+            let record = cell.record.as_ref();
+            let copies =
+                record.iter().flat_map(|record| &record.tables).filter(|table| table.phase != TablePhase::Copying);
+            let announced = self.announced.lock();
+            let done: Vec<PartitionId> = copies
+                .filter_map(|table| table.copy.as_ref())
+                .filter(|copy| {
+                    let end = Place { at: copy.consistent_point.0, within: 0 };
+                    below.get(&PartitionId(copy.partition)).is_some_and(|place| *place >= end)
+                })
+                .map(|copy| PartitionId(copy.partition))
+                .filter(|partition| announced.contains(partition))
+                .collect();
+            (cell.handed, record.map(|record| record.through), done)
+        };
+        self.stored.send_if_modified(|stored| {
+            let is_later = handed > *stored;
+            *stored = handed.max(*stored);
+            is_later
+        });
+        // A change made since is not stored, but `through` is only ever changed by the one who hands it over.
+        if let Some(through) = through {
+            self.durable.advance(through);
+        }
+        if !done.is_empty() {
+            self.retire(done);
+        }
+    }
+
+    pub(crate) fn send(&self, event: SourceEvent) {
+        self.events.lock().push_back(Ok(event));
+        self.wake_controller();
+    }
+
+    /// The source cannot go on as it is: the pipeline restarts by its back-off, with this as its cause.
+    pub(crate) fn fail(&self, error: SourceError) {
+        self.events.lock().push_back(Err(error));
+        self.wake_controller();
+    }
+
+    fn wake_controller(&self) {
+        let waker = self.controller.lock().clone();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    pub(crate) fn next_event(&self) -> Option<Result<SourceEvent, SourceError>> {
+        self.events.lock().pop_front()
+    }
+
+    /// Tells the engine of tables and of partitions that it does not know yet.
+    pub(crate) fn announce(&self, specs: Vec<TableSpec>, partitions: Vec<PartitionId>) {
+        let new_specs: Vec<TableSpec> = {
+            let mut known = self.specs.lock();
+            let is_new = |spec: &TableSpec| known.get(&RelationId(spec.id.0)) != Some(spec);
+            let new_specs: Vec<TableSpec> = specs.into_iter().filter(is_new).collect();
+            known.extend(new_specs.iter().map(|spec| (RelationId(spec.id.0), spec.clone())));
+            new_specs
+        };
+        if !new_specs.is_empty() {
+            self.send(SourceEvent::Tables(new_specs));
+        }
+        let new: Vec<PartitionId> = {
+            let mut announced = self.announced.lock();
+            partitions.into_iter().filter(|partition| announced.insert(*partition)).collect()
+        };
+        if !new.is_empty() {
+            self.send(SourceEvent::Added(new));
+        }
+    }
+
+    /// Partitions that are read to their end, or given up.
+    pub(crate) fn retire(&self, partitions: Vec<PartitionId>) {
+        let gone: Vec<PartitionId> = {
+            let mut announced = self.announced.lock();
+            partitions.into_iter().filter(|partition| announced.remove(partition)).collect()
+        };
+        for partition in &gone {
+            self.handover.forget(*partition);
+            self.progress.lock().forget(*partition);
+            self.ends.lock().remove(partition);
+        }
+        if !gone.is_empty() {
+            self.send(SourceEvent::Retired(gone));
+        }
+    }
+
+    /// The number of the shape that a table was last known in, and a later one.
+    pub(crate) fn next_shape(&self, relation: RelationId) -> u32 {
+        let mut shape = 1;
+        self.change_record(|record| {
+            if let Some(table) = record.table_mut(relation) {
+                table.shape = table.shape.saturating_add(1);
+                shape = table.shape;
+            }
+        });
+        shape
+    }
+
+    pub(crate) fn handed_over(&self, partition: PartitionId, end: Place) {
+        self.ends.lock().insert(partition, end);
+    }
+
+    pub(crate) fn ends(&self) -> Vec<(PartitionId, Place)> {
+        self.ends.lock().iter().map(|(partition, end)| (*partition, *end)).collect()
+    }
+
+    pub(crate) fn set_refused(&self, table: TableId, cause: Option<FailCause>) {
+        let mut refused = self.refused.lock();
+        match cause {
+            Some(cause) => refused.insert(table, cause),
+            None => refused.remove(&table),
+        };
+    }
+
+    /// Why a table's rows are not taken, if they are not.
+    pub(crate) fn refused(&self, table: TableId) -> Option<FailCause> {
+        self.refused.lock().get(&table).cloned()
+    }
+
+    pub(crate) fn set_stage(&self, stage: Stage) {
+        self.sight.lock().stage = stage;
+    }
+
+    /// For `/v1/status` (P112).
+    pub(crate) fn report(&self, now: Instant) -> serde_json::Value {
+        let _ = now;
+        let sight = self.sight.lock().clone();
+        let through = self.progress.lock().through();
+        let (stage, detail) = match &sight.stage {
+            Stage::Starting => ("starting", serde_json::Value::Null),
+            Stage::CreatingSlot => ("creating_slot", serde_json::Value::Null),
+            Stage::Copying(report) => (
+                "copying",
+                serde_json::json!({
+                    "ratio": report.ratio, "rows": report.rows, "ranges_done": report.ranges.0, "ranges": report.ranges.1,
+                    "bytes_per_second": report.bytes_per_second, "seconds_left": report.left.map(|left| left.as_secs()),
+                    "snapshot_age_seconds": report.snapshot_age.as_secs(),
+                }),
+            ),
+            Stage::Streaming => ("streaming", serde_json::Value::Null),
+            Stage::Waiting { cause, code, attempt } => {
+                ("waiting", serde_json::json!({ "cause": cause, "code": code, "attempt": attempt }))
+            }
+            Stage::Stopped => ("stopped", serde_json::Value::Null),
+        };
+        let tables: Vec<serde_json::Value> = self.with_record(|record| {
+            let tables = record.iter().flat_map(|record| &record.tables);
+            tables
+                .map(|table| {
+                    serde_json::json!({
+                        "relation": table.relation.0, "name": table.name.to_string(), "target": table.target,
+                        "phase": table.phase.to_string(), "shape": table.shape,
+                        "rows": sight.rows.get(&table.relation).copied().unwrap_or_default(),
+                        "parked": table.park.as_ref().map(|park| serde_json::json!({
+                            "code": park.code, "reason": park.reason, "at": park.at.to_string(),
+                        })),
+                        "refused": self.refused(TableId(table.relation.0)).map(|cause| cause.text.to_string()),
+                    })
+                })
+                .collect()
+        });
+        serde_json::json!({
+            "slot": self.options.slot,
+            "stage": stage,
+            "detail": detail,
+            "through": through.to_string(),
+            "stored": self.durable.get().to_string(),
+            "last_commit": sight.last_commit.map(|(lsn, _)| lsn.to_string()),
+            "last_commit_at": sight.last_commit.map(|(_, at)| at.0),
+            "server_end": sight.server_end.to_string(),
+            "behind_bytes": sight.server_end.since(through),
+            "passed_by": sight.passed_by,
+            "tables": tables,
+        })
+    }
+}
