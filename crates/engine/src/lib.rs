@@ -42,6 +42,7 @@ pub use pipeline::{
     TableSinkFactory,
 };
 pub use poll::{PollCx, SourceBatch};
+pub use positions::SourceRecordPlace;
 pub use sight::{
     Balance, CommitStatus, FirstPlace, InFlightStatus, LagStatus, PipelineState, PipelineStatus, QueueStatus,
     RateStatus, RestartStatus, SinkStatus, TableStatus, ThreadStatus, Why,

@@ -83,6 +83,27 @@ pub(crate) fn put(
     Ok(Change::put(WATERMARKS, key(pipeline, identity, partition, sink), value))
 }
 
+/// Where a source's own record lies in the state, for tools that work on the data directory while nothing runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceRecordPlace {
+    /// The table.
+    pub table: &'static str,
+    /// The key.
+    pub key: Vec<u8>,
+}
+
+impl SourceRecordPlace {
+    /// Of a pipeline and the identity of its source ([`crate::contract::SourceProfile`]).
+    pub fn of(pipeline: &PipelineId, identity: &str) -> Self {
+        SourceRecordPlace { table: SOURCES, key: source_key(pipeline, identity) }
+    }
+
+    /// Replaces the record.
+    pub fn put(&self, record: Bytes) -> Change {
+        Change::put(self.table, self.key.clone(), record)
+    }
+}
+
 /// Sets the source's own record.
 pub(crate) fn put_record(pipeline: &PipelineId, identity: &str, record: Bytes) -> Change {
     Change::put(SOURCES, source_key(pipeline, identity), record)

@@ -15,6 +15,8 @@ use crate::stdout;
 struct Report<'a> {
     ok: bool,
     findings: Vec<FindingJson<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    servers: Vec<ServerJson<'a>>,
     paths: Vec<PathLine<'a>>,
     memory: &'a assembly::MemoryPlan,
     left_out: &'a [String],
@@ -25,9 +27,19 @@ struct Report<'a> {
 #[derive(Serialize)]
 struct PathLine<'a> {
     pipeline: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    table: Option<&'a str>,
     sink: &'a str,
     guarantee: &'a str,
     why: String,
+}
+
+/// A line of what a captured database's server was asked, those that are as they should be included.
+#[derive(Serialize)]
+struct ServerJson<'a> {
+    pipeline: &'a str,
+    #[serde(flatten)]
+    finding: &'a landfall_postgres::Finding,
 }
 
 #[derive(Serialize)]
@@ -52,8 +64,10 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<Exit> {
         None => CheckPlan::default(),
     };
     let findings: Vec<&Finding> = loaded.findings.iter().chain(&plan.findings).collect();
-    let worst = findings.iter().map(|finding| finding.level).max();
+    let of_servers = of_servers(&plan);
+    let worst = findings.iter().copied().chain(&of_servers).map(|finding| finding.level).max();
     if args.json {
+        let findings: Vec<&Finding> = findings.into_iter().chain(&of_servers).collect();
         print_json(args, &findings, &plan, worst)?;
     } else {
         print_text(args, &loaded, &findings, &plan)?;
@@ -63,6 +77,27 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<Exit> {
         Some(Level::Warning) => Exit::Second,
         None => Exit::Ok,
     })
+}
+
+/// What servers have against the pipelines that capture them, as findings of the file.
+fn of_servers(plan: &CheckPlan) -> Vec<Finding> {
+    use landfall_postgres::Level as Of;
+    let lines = plan.pipelines.iter().flat_map(|pipeline| {
+        let found = pipeline.server.iter().flat_map(|server| &server.findings);
+        found.map(|finding| (pipeline.mark, finding))
+    });
+    lines
+        .filter_map(|(mark, found)| {
+            let code = found.code.unwrap_or(config::codes::PEER);
+            let finding = match found.level {
+                Of::Ok | Of::Info => return None,
+                Of::Warn => Finding::warning(code, mark, found.text.clone()),
+                Of::Error => Finding::error(code, mark, found.text.clone()),
+            };
+            let steps: Vec<&str> = [&found.fix, &found.help].into_iter().flatten().map(String::as_str).collect();
+            Some(if steps.is_empty() { finding } else { finding.help(steps.join(" — ")) })
+        })
+        .collect()
 }
 
 /// Why a path promises what it promises, in one sentence.
@@ -77,10 +112,20 @@ fn print_json(args: &CheckArgs, findings: &[&Finding], plan: &CheckPlan, worst: 
     let report = Report {
         ok: worst != Some(Level::Error),
         findings: findings.iter().map(|finding| FindingJson::from(*finding)).collect(),
+        servers: plan
+            .pipelines
+            .iter()
+            .flat_map(|pipeline| {
+                let found = pipeline.server.iter().flat_map(|server| &server.findings);
+                found.map(|finding| ServerJson { pipeline: &pipeline.name, finding })
+            })
+            .collect(),
         paths: planned()
             .flat_map(|(pipeline, plan)| {
-                plan.sinks.iter().map(|sink| PathLine {
+                let of_tables = plan.tables.iter().flat_map(|table| table.sinks.iter().map(|sink| (Some(table.name.as_str()), sink)));
+                plan.sinks.iter().map(|sink| (None, sink)).chain(of_tables).map(|(table, sink)| PathLine {
                     pipeline: &pipeline.name,
+                    table,
                     sink: &sink.name,
                     guarantee: sink.guarantee,
                     why: why(sink),
@@ -121,16 +166,32 @@ fn print_text(args: &CheckArgs, loaded: &Loaded, findings: &[&Finding], plan: &C
             ));
             continue;
         };
-        lines.push(format!(
-            "pipeline {}: {} partitions, {} driver threads",
-            pipeline.name, planned.partitions, planned.threads
-        ));
+        lines.push(match &pipeline.server {
+            None if planned.source != "postgres" => format!(
+                "pipeline {}: {} partitions, {} driver threads",
+                pipeline.name, planned.partitions, planned.threads
+            ),
+            _ => format!("pipeline {}: tables of a Postgres database", pipeline.name),
+        });
+        for finding in pipeline.server.iter().flat_map(|server| &server.findings) {
+            lines.extend(finding.to_string().lines().map(|line| format!("  {line}")));
+        }
         lines.extend(planned.notes.iter().map(|note| format!("  {note}")));
         for sink in &planned.sinks {
             lines.push(format!("  to {}: {} ({})", sink.name, sink.guarantee, why(sink)));
             lines.extend(sink.notes.iter().map(|note| format!("    {note}")));
         }
-        if args.schema {
+        for table in &planned.tables {
+            lines.push(format!("  table {}", table.name));
+            for sink in &table.sinks {
+                lines.push(format!("    to {}: {} ({})", sink.name, sink.guarantee, why(sink)));
+                lines.extend(sink.notes.iter().map(|note| format!("      {note}")));
+            }
+            if args.schema {
+                lines.extend(table.columns.iter().map(|landed| format!("    {}", column(landed))));
+            }
+        }
+        if args.schema && planned.tables.is_empty() {
             lines.push("  decoded:".to_owned());
             lines.extend(pipeline.schema.iter().map(|(name, text)| format!("    {name}: {text}")));
             lines.push("  steps:".to_owned());

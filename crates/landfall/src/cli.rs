@@ -20,6 +20,8 @@ pub(crate) enum Command {
     Check(CheckArgs),
     /// Shows the whole thing on this machine: generated events, SQL, a Delta table, and a proof that nothing is lost.
     Demo(DemoArgs),
+    /// Follows a Postgres of its own into Delta tables while work goes on in it, and verifies that they are equal.
+    DemoPostgres(DemoPostgresArgs),
     /// Publishes NDJSON from a file or stdin and prints the committed positions.
     Publish(PublishArgs),
     /// Prints records of a channel, or the dead letters of a pipeline.
@@ -32,6 +34,8 @@ pub(crate) enum Command {
     ///
     /// Exit code 0: all equal; 1: at least one is not; 2: it could not be said.
     Verify(VerifyArgs),
+    /// Shows the tables of a captured database, and parks, resumes or copies them again one at a time.
+    Tables(TablesArgs),
     /// Says what an error code means and what to do.
     Explain(ExplainArgs),
     /// Measures, each against its limit in the same run, contents verified.
@@ -75,6 +79,22 @@ pub(crate) struct DemoArgs {
     pub(crate) records: u64,
     /// Where everything lies; a second run goes on there.
     #[arg(long, default_value = "./landfall-demo", value_name = "DIR")]
+    pub(crate) data_dir: PathBuf,
+    /// The result as one JSON object, the last line of stdout.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DemoPostgresArgs {
+    /// How many customers the shop has; it has four orders and some twelve items for each.
+    #[arg(long, default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    pub(crate) customers: u32,
+    /// How long work goes on after the changes that are shown one by one.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(0..=86_400))]
+    pub(crate) seconds: u64,
+    /// Where the tables are landed; a second run replaces what the first one landed.
+    #[arg(long, default_value = "./landfall-demo-postgres", value_name = "DIR")]
     pub(crate) data_dir: PathBuf,
     /// The result as one JSON object, the last line of stdout.
     #[arg(long)]
@@ -193,6 +213,60 @@ pub(crate) struct TopArgs {
     pub(crate) server: ServerArgs,
 }
 
+/// What is done with the tables of a captured database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TablesAction {
+    /// Shows where each stands.
+    List,
+    /// Lets its rows pass by from the next start on.
+    Park,
+    /// Copies a parked one again at the next start, and follows it.
+    Resume,
+    /// Copies it again at the next start; `--all`: with a new slot.
+    Resync,
+    /// Drops the pipeline's replication slot on the server.
+    DropSlot,
+}
+
+impl TablesAction {
+    /// As it is written.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            TablesAction::List => "list",
+            TablesAction::Park => "park",
+            TablesAction::Resume => "resume",
+            TablesAction::Resync => "resync",
+            TablesAction::DropSlot => "drop-slot",
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TablesArgs {
+    /// The configuration file.
+    pub(crate) config: PathBuf,
+    /// The pipeline that captures the database.
+    pub(crate) pipeline: String,
+    /// What to do.
+    #[arg(value_enum)]
+    pub(crate) action: TablesAction,
+    /// A table like `public.orders`, or a pattern like `audit.*`.
+    #[arg(conflicts_with = "all")]
+    pub(crate) table: Option<String>,
+    /// Every table.
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// Acts; without it, an order only says what it would do.
+    #[arg(long)]
+    pub(crate) confirm: bool,
+    /// One JSON object on stdout.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Where the running process listens; by default as the configuration says.
+    #[arg(long, env = "LANDFALL_SERVER", value_name = "URL")]
+    pub(crate) server: Option<String>,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct VerifyArgs {
     /// The configuration file.
@@ -236,6 +310,8 @@ pub(crate) enum BenchName {
     Channel,
     /// Channel to SQL to Delta against the same Arrow batches written straight by the Parquet writer.
     Pipeline,
+    /// Change capture against `pg_recvlogical`, `psql` and a plain channel, on a Postgres of its own.
+    Cdc,
 }
 
 #[derive(Debug, Args)]

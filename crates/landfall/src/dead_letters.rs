@@ -60,8 +60,8 @@ pub(crate) fn fields(headers: &[ReadHeader]) -> BTreeMap<&str, &str> {
 /// Where a pipeline reads and where it sets records aside, by the server's status.
 #[derive(Debug)]
 pub(crate) struct PipelineChannels {
-    /// The channel it reads.
-    pub(crate) source: String,
+    /// The channel it reads; none of a captured database.
+    source: Option<String>,
     /// The channel of its dead letters.
     pub(crate) dead_letters: String,
 }
@@ -76,19 +76,17 @@ pub(crate) async fn channels_of(endpoint: &Endpoint, pipeline: &str) -> anyhow::
         anyhow::bail!("the server runs no pipeline `{pipeline}`; it runs: {}", known.join(", "));
     };
     let channel = |key: &str| found.get(key).and_then(Value::as_str).map(str::to_owned);
-    let Some(source) = channel("source_channel") else {
-        anyhow::bail!("pipeline `{pipeline}` does not read a channel, so its letters cannot be published again");
-    };
     let Some(dead_letters) = channel("dead_letter_channel") else {
         anyhow::bail!("pipeline `{pipeline}` keeps no dead letters");
     };
-    Ok(PipelineChannels { source, dead_letters })
+    Ok(PipelineChannels { source: channel("source_channel"), dead_letters })
 }
 
 /// Reads a pipeline's letters from the first on, as envelopes to publish again.
 pub(crate) struct Reader {
     endpoint: Endpoint,
-    channels: PipelineChannels,
+    source: String,
+    dead_letters: String,
     /// Per partition, the next offset and where reading stops: what comes later is not part of this run, or letters
     /// refused again would be read for ever.
     left: Vec<(u32, u64, u64)>,
@@ -97,15 +95,18 @@ pub(crate) struct Reader {
 impl Reader {
     /// Finds the channels and their ends.
     pub(crate) async fn open(endpoint: Endpoint, pipeline: &str) -> anyhow::Result<Self> {
-        let channels = channels_of(&endpoint, pipeline).await?;
-        let left = partitions(&endpoint, &channels.dead_letters).await?;
+        let PipelineChannels { source, dead_letters } = channels_of(&endpoint, pipeline).await?;
+        let Some(source) = source else {
+            anyhow::bail!("pipeline `{pipeline}` does not read a channel, so its letters cannot be published again");
+        };
+        let left = partitions(&endpoint, &dead_letters).await?;
         let left = left.into_iter().map(|entry| (entry.partition, entry.log_start, entry.tail)).collect();
-        Ok(Reader { endpoint, channels, left })
+        Ok(Reader { endpoint, source, dead_letters, left })
     }
 
     /// The channel that the letters came from.
     pub(crate) fn source_channel(&self) -> &str {
-        &self.channels.source
+        &self.source
     }
 
     /// The next letters as envelopes of G35; `None` at the end. Each is named by where its letter lies.
@@ -118,7 +119,7 @@ impl Reader {
             let limit = (end - from).min(500);
             let path = format!(
                 "/v1/channels/{}/records?partition={partition}&from={from}&limit={limit}",
-                escaped(&self.channels.dead_letters)
+                escaped(&self.dead_letters)
             );
             let answer = self.endpoint.get(&path).await?;
             let mut envelopes = Vec::new();

@@ -3,7 +3,7 @@
 use landfall_types::Coded;
 
 /// The error with its code.
-pub(crate) fn coded(error: impl Coded) -> anyhow::Error {
+pub(crate) fn coded<E: Coded>(error: E) -> anyhow::Error {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(inner) = cause {

@@ -249,6 +249,37 @@ impl SourceRecord {
         }
     }
 
+    /// A table is to be copied again at the next start, whatever it was doing: its stream and its copy get partitions of
+    /// their own, so that no position of before is taken for one of theirs. False: there is no partition number left.
+    #[must_use]
+    pub fn copy_again(&mut self, relation: RelationId) -> bool {
+        let Some(partition) = self.take_partition() else { return false };
+        if let Some(table) = self.table_mut(relation) {
+            table.stream_partition = partition;
+            table.phase = TablePhase::Waiting;
+            table.copy = None;
+            table.park = None;
+        }
+        true
+    }
+
+    /// Everything is to begin again with a new slot, as after a first start that crashed: the slot of this name, if there
+    /// still is one, is dropped and made anew, and every table is copied. Partition numbers and the epoch go on from here.
+    /// False: there is no partition number or no epoch left.
+    #[must_use]
+    pub fn start_over(&mut self) -> bool {
+        let Some(epoch) = self.epoch.checked_add(1) else { return false };
+        if let SlotRecord::Made(identity) = &self.slot {
+            let SlotIdentity { system_identifier, database_oid, slot, .. } = identity.clone();
+            self.slot = SlotRecord::Intent { slot, system_identifier, database_oid };
+        }
+        self.epoch = epoch;
+        self.through = Lsn::ZERO;
+        self.last_commit = Lsn::ZERO;
+        let relations: Vec<RelationId> = self.tables.iter().map(|table| table.relation).collect();
+        relations.into_iter().all(|relation| self.copy_again(relation))
+    }
+
     /// A table's record by its oid.
     pub fn table(&self, relation: RelationId) -> Option<&TableRecord> {
         self.tables.iter().find(|table| table.relation == relation)

@@ -10,10 +10,12 @@
 mod error;
 mod handle;
 mod lock;
+mod reader;
 mod store;
 mod writer;
 
 pub use error::{CODES, LockError, StateError};
 pub use handle::{Change, Commit, StateHandle};
 pub use lock::DataDirLock;
+pub use reader::{StateLook, StateReader};
 pub use store::StateStore;

@@ -21,7 +21,7 @@ use crate::handle::{Change, StateHandle};
 use crate::lock::DataDirLock;
 use crate::writer::{QUEUE_REQUESTS_MAX, Request, run};
 
-const FILE: &str = "state.redb";
+pub(crate) const FILE: &str = "state.redb";
 const FILE_NEW: &str = "state.redb.new";
 /// The store holds small rows; the library's own default would take a gigabyte.
 const CACHE_BYTES: usize = 16 << 20;
@@ -29,7 +29,7 @@ const CACHE_BYTES: usize = 16 << 20;
 const OWNER_TABLE: &str = "_owner";
 const OWNER_KEY: &[u8] = b"owner";
 
-type Table<'a> = TableDefinition<'a, &'static [u8], &'static [u8]>;
+pub(crate) type Table<'a> = TableDefinition<'a, &'static [u8], &'static [u8]>;
 
 /// The open state store: owns the writer thread.
 #[derive(Debug)]
@@ -110,7 +110,7 @@ impl Drop for StateStore {
 }
 
 /// Absent, or of length zero: the library would fill an empty file with an empty database.
-fn is_absent(path: &Path) -> Result<bool, StateError> {
+pub(crate) fn is_absent(path: &Path) -> Result<bool, StateError> {
     match std::fs::metadata(path) {
         Ok(found) => Ok(found.len() == 0),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(true),
@@ -165,7 +165,7 @@ impl fmt::Debug for Database {
     }
 }
 
-fn failed(error: impl fmt::Display) -> StateError {
+pub(crate) fn failed(error: impl fmt::Display) -> StateError {
     StateError::Failed { reason: error.to_string() }
 }
 

@@ -12,7 +12,7 @@ pub(super) fn all(config: &Config) -> Vec<(String, ChannelOptions)> {
     let mut channels: BTreeMap<String, ChannelOptions> =
         config.channels.iter().map(|channel| (channel.name.clone(), options(channel))).collect();
     for pipeline in &config.pipelines {
-        let source = channels.get(&pipeline.channel).cloned().unwrap_or_default();
+        let source = pipeline.source_channel().and_then(|name| channels.get(name)).cloned().unwrap_or_default();
         channels.entry(pipeline.dead_letter_channel()).or_insert_with(|| for_dead_letters(&source));
     }
     channels.into_iter().collect()

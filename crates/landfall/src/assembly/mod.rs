@@ -4,6 +4,8 @@
 //! found before the first file is made (I14). Parts know nothing of each other but by handles; this is the only
 //! place that knows them all.
 
+pub(crate) mod capture;
+mod capture_check;
 mod chain;
 mod channel_options;
 mod inference;
@@ -14,9 +16,11 @@ mod server_options;
 mod sinks;
 mod slot;
 mod storage;
+mod table_query;
 
 use landfall_types::CodePage;
 
+pub(crate) use capture_check::source_identity;
 pub(crate) use plan::{CheckPlan, MemoryPlan, Options as PlanOptions, plan};
 pub(crate) use running::{ConfigText, Running, ShutdownReport};
 pub(crate) use storage::Storage;
@@ -47,5 +51,8 @@ pub(crate) fn code_pages() -> Vec<&'static [CodePage]> {
         landfall_sql::CODES,
         landfall_delta::CODES,
         landfall_files::CODES,
+        landfall_postgres::CODES,
+        landfall_postgres::STREAM_CODES,
+        landfall_postgres::ROW_CODES,
     ]
 }

@@ -13,9 +13,10 @@ use landfall_state::StateStore;
 use landfall_types::{ByteSize, Clock, Coded, SystemClock};
 use serde::Serialize;
 
-use super::pipelines::{self, DecodeSchema};
-use super::{channel_options, server_options};
-use crate::config::{Config, Finding, PipelineConfig, codes};
+use super::capture_check::{self, ServerCheck};
+use super::pipelines::{self, DecodeSchema, Surroundings};
+use super::{capture, channel_options, server_options};
+use crate::config::{Config, Finding, Mark, PipelineConfig, PostgresConfig, codes};
 use crate::memory;
 use crate::refusal::coded;
 
@@ -50,6 +51,10 @@ pub(crate) struct PlannedPipeline {
     pub(crate) steps: Vec<String>,
     /// What its decoder offers.
     pub(crate) schema: Vec<(String, String)>,
+    /// Of a captured database, what its server says.
+    pub(crate) server: Option<ServerCheck>,
+    /// Of a captured database, where it stands in the file.
+    pub(crate) mark: Option<Mark>,
 }
 
 /// The worst case of all buffers (E95).
@@ -77,8 +82,22 @@ pub(crate) async fn plan(config: &Config, source: &str, options: Options) -> any
     let state = StateStore::in_memory()?;
     let channels = stand_ins(config, limit, scratch.path(), &state, &clock)?;
     for pipeline in &config.pipelines {
-        match plan_one(pipeline, &channels, &clock, source, options).await {
-            Ok(planned) => plan.pipelines.push(planned),
+        if let Some(capture) = pipeline.capture().filter(|_| !options.online) {
+            let what = "the server of";
+            plan.left_out.push(format!("{what} pipeline {}, {}", pipeline.name, endpoints(capture)));
+        }
+        let around = Surroundings {
+            channels: &channels,
+            clock: &clock,
+            file: source,
+            inflight_max: pipelines::inflight_max(config, limit),
+            runtime: tokio::runtime::Handle::current(),
+        };
+        match plan_one(config, pipeline, &around, options).await {
+            Ok(planned) => {
+                plan.left_out.extend(planned.server.iter().filter_map(|server| server.left_out.clone()));
+                plan.pipelines.push(planned);
+            }
             Err(finding) => plan.findings.push(finding),
         }
     }
@@ -127,29 +146,46 @@ fn listener(config: &Config, plan: &mut CheckPlan) {
     }
 }
 
+fn endpoints(capture: &PostgresConfig) -> String {
+    capture.connect.endpoints.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
 async fn plan_one(
+    whole: &Config,
     config: &PipelineConfig,
-    channels: &Channels,
-    clock: &Arc<dyn Clock>,
-    source: &str,
+    around: &Surroundings<'_>,
     options: Options,
 ) -> Result<PlannedPipeline, Finding> {
+    let nothing = |server| PlannedPipeline {
+        name: config.name.clone(),
+        plan: None,
+        steps: Vec::new(),
+        schema: Vec::new(),
+        server,
+        mark: config.capture().map(|capture| capture.mark),
+    };
     let schema = match pipelines::schema_of(config)? {
         DecodeSchema::None => None,
         DecodeSchema::Declared(schema) => Some(schema),
-        DecodeSchema::Inferred => {
-            let name = config.name.clone();
-            return Ok(PlannedPipeline { name, plan: None, steps: Vec::new(), schema: Vec::new() });
-        }
+        DecodeSchema::Inferred => return Ok(nothing(None)),
     };
-    let built = pipelines::build(config, schema, channels, Arc::clone(clock), source)?;
-    let plan =
-        built.pipeline.plan(options.online).await.map_err(|error| pipelines::plan_finding(config, error, source))?;
+    let server = match config.capture().filter(|_| options.online) {
+        Some(capture) => {
+            let asked = capture::options(&config.id, capture, true);
+            Some(capture_check::ask(&asked, &whole.data_dir).await)
+        }
+        None => None,
+    };
+    // A server that refuses has said why already; what does not depend on it is planned all the same.
+    let is_offline = !options.online || server.as_ref().is_some_and(ServerCheck::has_errors);
+    let built = pipelines::build(config, schema, around, is_offline)?;
+    let plan = built.pipeline.plan(options.online).await;
+    let plan = plan.map_err(|error| pipelines::plan_finding(config, error, around.file))?;
     Ok(PlannedPipeline {
-        name: config.name.clone(),
         plan: Some(plan),
-        steps: built.chain.steps,
-        schema: built.chain.schema,
+        steps: built.steps,
+        schema: built.schema,
+        ..nothing(server)
     })
 }
 
@@ -163,6 +199,12 @@ fn memory_plan(config: &Config, limit: ByteSize, pipelines: &[PlannedPipeline]) 
     term("channels: credit of subscriptions", channels.subscription_bytes.get());
     term("ingest: calls not yet handed over", ingest.memory.get());
     term("ingest: windows of open streams", ingest.window_memory.get());
+    for pipeline in &config.pipelines {
+        let Some(capture) = pipeline.capture() else { continue };
+        for held in capture::memory(&capture::options(&pipeline.id, capture, true)) {
+            term(&format!("pipeline {}: {}", pipeline.name, held.what), held.bytes);
+        }
+    }
     for pipeline in pipelines {
         for planned in pipeline.plan.iter().flat_map(|plan| &plan.memory) {
             term(&format!("pipeline {}: {}", pipeline.name, planned.what), planned.bytes);

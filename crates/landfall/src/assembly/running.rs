@@ -131,7 +131,13 @@ impl Running {
                     }
                 },
             };
-            self.starter(at, source, clock).start(schema).map_err(shown)?;
+            let starter = self.starter(at, source, clock);
+            if slot.config.capture().is_some() {
+                // What stands against it stands on a server: the rest of this process is none the worse for it (I13).
+                starter.start_or_fail(slot);
+                continue;
+            }
+            starter.start(schema).map_err(shown)?;
         }
         Ok(())
     }
@@ -145,6 +151,7 @@ impl Running {
             clock: Arc::clone(clock),
             source: Arc::clone(source),
             runtime: Handle::current(),
+            inflight_max: pipelines::inflight_max(&self.config, memory::limit(&self.config.process)),
         }
     }
 
@@ -225,17 +232,37 @@ struct Starter {
     clock: Arc<dyn Clock>,
     source: Arc<ConfigText>,
     runtime: Handle,
+    inflight_max: landfall_types::ByteSize,
 }
 
 impl Starter {
     fn start(&self, schema: Option<landfall_sql::Schema>) -> Result<(), Finding> {
         let Some(slot) = self.slots.get(self.at) else { return Ok(()) };
-        let built = pipelines::build(&slot.config, schema, &self.channels, Arc::clone(&self.clock), &self.source.text)?;
+        let around = pipelines::Surroundings {
+            channels: &self.channels,
+            clock: &self.clock,
+            file: &self.source.text,
+            inflight_max: self.inflight_max,
+            runtime: self.runtime.clone(),
+        };
+        let built = pipelines::build(&slot.config, schema, &around, false)?;
         let handle = built.pipeline.start(self.state.clone(), &self.runtime).map_err(
             |landfall_engine::StartError::Plan(error)| pipelines::plan_finding(&slot.config, error, &self.source.text),
         )?;
         slot.started(handle);
         Ok(())
+    }
+
+    /// Starts a capture; what its server has against it is in its slot.
+    fn start_or_fail(&self, slot: &Slot) {
+        if let Err(finding) = self.start(None) {
+            let cause = match &finding.help {
+                Some(help) => format!("{}; {help}", finding.text),
+                None => finding.text.clone(),
+            };
+            tracing::error!(pipeline = %slot.config.name, code = %finding.code, "cannot be started: {cause}");
+            slot.fail(NotStarted { code: Some(finding.code), cause, is_passing: false });
+        }
     }
 
     /// Waits for records, infers and pins the schema, starts. Errors that pass are tried again; any other is the end of
@@ -274,7 +301,8 @@ impl Starter {
         let schema = match inference::pinned(&self.state, &slot.config)? {
             Some(schema) => schema,
             None => {
-                let channel = self.channels.get(&slot.config.channel).context("the source channel is not open")?;
+                let channel = slot.config.source_channel().and_then(|name| self.channels.get(name));
+                let channel = channel.context("the source channel is not open")?;
                 inference::infer_and_pin(&channel, &self.state, &slot.config).await?
             }
         };

@@ -28,14 +28,14 @@ pub(super) fn build(config: &SinkConfig, channels: &Channels) -> Result<Arc<dyn 
     }
 }
 
-fn delta_options(config: &DeltaConfig) -> DeltaOptions {
+pub(super) fn delta_options(config: &DeltaConfig) -> DeltaOptions {
     let default = DeltaOptions::new(&config.path);
     DeltaOptions {
         create: config.create,
         partition_by: config.partition_by.clone(),
         properties: config.properties.iter().cloned().collect(),
         timestamps: if config.zoneless { Timestamps::Ntz } else { Timestamps::Utc },
-        evolve: if config.add_columns { Evolve::AddColumns } else { Evolve::Fail },
+        evolve: if config.add_columns == Some(true) { Evolve::AddColumns } else { Evolve::Fail },
         commit_every: config.commit_every.unwrap_or(default.commit_every),
         target_file_size: config.target_file_size.unwrap_or(default.target_file_size),
         row_group_bytes: config.row_group_bytes.unwrap_or(default.row_group_bytes),

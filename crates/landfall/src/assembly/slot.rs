@@ -154,7 +154,7 @@ impl Slot {
             SlotState::Failed(why) => unstarted("failed", told(why)),
         };
         if let Some(fields) = status.as_object_mut() {
-            fields.insert("source_channel".to_owned(), self.config.channel.clone().into());
+            fields.insert("source_channel".to_owned(), self.config.source_channel().into());
             fields.insert("dead_letter_channel".to_owned(), self.config.dead_letter_channel().into());
         }
         status

@@ -5,6 +5,7 @@
 //! first pair is dropped. The middle nine tenths of the pairs' ratios stand beside the ratio (`ratio_low`,
 //! `ratio_high`): where they lie far apart, the machine was too busy for the ratio to mean anything.
 
+mod cdc;
 mod channel;
 mod pipeline;
 mod raw_log;
@@ -92,6 +93,7 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<Exit> {
     let verified = match args.name {
         BenchName::Channel => channel::run(args, &workspace, &runtime)?,
         BenchName::Pipeline => pipeline::run(args, &workspace, &runtime)?,
+        BenchName::Cdc => cdc::run(args, &runtime)?,
     };
     Ok(if verified { Exit::Ok } else { Exit::Failed })
 }

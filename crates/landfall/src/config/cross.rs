@@ -7,7 +7,9 @@ use landfall_types::{ByteSize, Durability};
 use super::finding::{Finding, codes};
 use super::section::{Findings, nearest};
 use super::sinks::{SinkConfig, SinkKind};
-use super::{ChannelConfig, Config, Mark, PipelineConfig};
+use super::{ChannelConfig, Config, FromConfig, Mark, PipelineConfig};
+
+mod capture;
 
 pub(super) fn check(config: &Config, findings: &Findings) {
     listener(config, findings);
@@ -117,15 +119,17 @@ fn same_place(a: &Path, b: &Path) -> bool {
 }
 
 fn pipeline_references(config: &Config, pipeline: &PipelineConfig, findings: &Findings) {
-    let key = format!("pipelines.{}.from.channel", pipeline.name);
-    channel_exists(config, &pipeline.channel, pipeline.channel_mark, &key, findings);
-    let source = config.channels.iter().find(|channel| channel.name == pipeline.channel);
-    if source.is_some_and(|channel| channel.durability == Some(Durability::Memory)) {
-        let text = format!("pipeline `{}` reads the channel `{}` of class `memory`", pipeline.name, pipeline.channel);
-        findings.push(
-            Finding::error(codes::CONTRADICTION, Some(pipeline.channel_mark), text)
-                .help("a restart would lose what was not landed yet: use `durability: fsync` or `written`"),
-        );
+    if let FromConfig::Channel(from) = &pipeline.from {
+        let key = format!("pipelines.{}.from.channel", pipeline.name);
+        channel_exists(config, &from.name, from.mark, &key, findings);
+        let source = config.channels.iter().find(|channel| channel.name == from.name);
+        if source.is_some_and(|channel| channel.durability == Some(Durability::Memory)) {
+            let text = format!("pipeline `{}` reads the channel `{}` of class `memory`", pipeline.name, from.name);
+            findings.push(
+                Finding::error(codes::CONTRADICTION, Some(from.mark), text)
+                    .help("a restart would lose what was not landed yet: use `durability: fsync` or `written`"),
+            );
+        }
     }
     if let Some(dead_letters) = &pipeline.dead_letters
         && let Some(channel) = config.channels.iter().find(|channel| channel.name == *dead_letters)
@@ -137,12 +141,13 @@ fn pipeline_references(config: &Config, pipeline: &PipelineConfig, findings: &Fi
         );
         findings.push(Finding::error(codes::CONTRADICTION, Some(channel.mark), text).help("use `durability: fsync`"));
     }
+    capture::check(config, pipeline, findings);
     for (at, sink) in pipeline.sinks.iter().enumerate() {
         match &sink.kind {
             SinkKind::Channel(to) => {
                 let key = format!("pipelines.{}.to.{}", pipeline.name, sink.name);
                 channel_exists(config, &to.name, sink.mark, &key, findings);
-                if to.name == pipeline.channel {
+                if pipeline.source_channel() == Some(to.name.as_str()) {
                     let text = format!("pipeline `{}` writes into `{}`, the channel it reads", pipeline.name, to.name);
                     findings.push(
                         Finding::error(codes::CONTRADICTION, Some(sink.mark), text)

@@ -33,6 +33,10 @@ pub(crate) mod codes {
     pub(crate) const NOT_YET: Code = Code::new("CF", 10);
     /// Memory above the limit.
     pub(crate) const MEMORY: Code = Code::new("CF", 11);
+    /// What a peer of the configuration lacks, where it has no code of its own.
+    pub(crate) const PEER: Code = Code::new("CF", 12);
+    /// A table that an operator parked.
+    pub(crate) const PARKED: Code = Code::new("CF", 13);
     /// A server that does not answer.
     pub(crate) const SERVER: Code = Code::new("CF", 20);
     /// A command's argument.
@@ -141,6 +145,22 @@ pub(crate) const CODES: &[CodePage] = &[
         Retry::Never,
         "The worst case of all buffers is above `process.memory.limit`.",
         "Lower the terms that `check` prints, or raise the limit.",
+    ),
+    page(
+        codes::PEER,
+        "PeerLacks",
+        Kind::Invalid,
+        Retry::Later,
+        "A database or destination that the configuration names is not set up as the pipeline needs it.",
+        "The message names the setting and prints the statement that mends it.",
+    ),
+    page(
+        codes::PARKED,
+        "ParkedByHand",
+        Kind::Invalid,
+        Retry::Never,
+        "An operator parked the table: its rows pass by and are counted as filtered.",
+        "`landfall tables CONFIG PIPELINE resume TABLE --confirm` copies it again at the next start.",
     ),
     page(
         codes::SERVER,

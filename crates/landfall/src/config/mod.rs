@@ -3,6 +3,7 @@
 //! [`load`] reads a file into a [`Config`] or into findings; it has no side effects. What the file's parts mean
 //! together with the machine (ports, tables, memory) is the assembly's question. Carries I14.
 
+mod capture;
 mod channels;
 mod cross;
 mod finding;
@@ -20,10 +21,11 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 
+pub(crate) use capture::{PostgresConfig, TABLE_PLACE, TableConfig};
 pub(crate) use channels::{ChannelConfig, ChannelFormat, PayloadCheck, SchemaChange};
 pub(crate) use finding::{CODES, Finding, FindingJson, Level, codes};
 pub(crate) use pipelines::{
-    DecodeConfig, Framing, InferConfig, JsonConfig, PipelineConfig, Policy, QueryText, RetryConfig, SchemaColumn,
+    DecodeConfig, Framing, FromConfig, InferConfig, JsonConfig, PipelineConfig, Policy, QueryText, RetryConfig, SchemaColumn,
     StartAt,
 };
 pub(crate) use process::ProcessConfig;

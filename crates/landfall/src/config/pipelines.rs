@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use landfall_types::{ByteSize, Timestamp};
 
+use super::capture::{self, PostgresConfig};
 use super::finding::{Finding, codes};
 use super::process::ProcessConfig;
 use super::section::Section;
@@ -19,12 +20,8 @@ pub(crate) struct PipelineConfig {
     pub(crate) id: String,
     /// Where it stands.
     pub(crate) mark: Mark,
-    /// `from.channel`.
-    pub(crate) channel: String,
-    /// Where that stands.
-    pub(crate) channel_mark: Mark,
-    /// `from.start`.
-    pub(crate) start: StartAt,
+    /// `from`.
+    pub(crate) from: FromConfig,
     /// `threads`.
     pub(crate) threads: Option<usize>,
     /// `poll.max_rows`.
@@ -88,6 +85,42 @@ impl PipelineConfig {
     pub(crate) fn dead_letter_channel(&self) -> String {
         self.dead_letters.clone().unwrap_or_else(|| format!("_dead_letters.{}", self.id))
     }
+
+    /// The channel that it reads, unless it captures a database.
+    pub(crate) fn source_channel(&self) -> Option<&str> {
+        match &self.from {
+            FromConfig::Channel(from) => Some(&from.name),
+            FromConfig::Postgres(_) => None,
+        }
+    }
+
+    /// The database that it captures, unless it reads a channel.
+    pub(crate) fn capture(&self) -> Option<&PostgresConfig> {
+        match &self.from {
+            FromConfig::Channel(_) => None,
+            FromConfig::Postgres(from) => Some(from),
+        }
+    }
+}
+
+/// `from`.
+#[derive(Clone, Debug)]
+pub(crate) enum FromConfig {
+    /// Records of a channel.
+    Channel(FromChannelConfig),
+    /// Tables of a database.
+    Postgres(Box<PostgresConfig>),
+}
+
+/// `from.channel` and what goes with it.
+#[derive(Clone, Debug)]
+pub(crate) struct FromChannelConfig {
+    /// Its name.
+    pub(crate) name: String,
+    /// Where that stands.
+    pub(crate) mark: Mark,
+    /// `from.start`.
+    pub(crate) start: StartAt,
 }
 
 /// `from.start`: where reading starts when nothing is known yet.
@@ -248,7 +281,7 @@ fn read_one(section: Section<'_>, name: &str, mark: Mark, process: &ProcessConfi
         let finding = Finding::error(codes::WRONG_TYPE, Some(mark), text);
         section.findings().push(finding.help(format!("rename it, or add `id: …` under `{}`", section.path())));
     }
-    let (channel, channel_mark, start) = read_from(&section)?;
+    let from = read_from(&section)?;
     let poll = section.section("poll");
     let (poll_max_rows, poll_max_bytes) = poll.map_or((None, None), |poll| {
         let read =
@@ -260,9 +293,7 @@ fn read_one(section: Section<'_>, name: &str, mark: Mark, process: &ProcessConfi
         name: name.to_owned(),
         id,
         mark,
-        channel,
-        channel_mark,
-        start,
+        from,
         threads: section.length("threads", 1..=64, "threads"),
         poll_max_rows: poll_max_rows.unwrap_or(8192),
         poll_max_bytes: poll_max_bytes.unwrap_or(ByteSize::mib(1)),
@@ -298,6 +329,18 @@ fn read_one(section: Section<'_>, name: &str, mark: Mark, process: &ProcessConfi
     config.pass_trimmed = section.choice("on_trimmed", &[("stop", false), ("continue", true)]).unwrap_or(false);
     section.not_yet("on_damage", "remove it: a damaged range is passed over, counted and named");
     section.not_yet("breaker", "remove it: `retry` bounds the attempts");
+    if config.capture().is_some() {
+        for key in ["decode", "sql"] {
+            if section.get(key).is_some() {
+                let text = format!("`{}.{key}` is for records; the rows of a database are columns already", section.path());
+                let mark = Some(section.mark_of(key));
+                section.findings().push(
+                    Finding::error(codes::CONTRADICTION, mark, text)
+                        .help("remove it; a query of a table stands at `from.postgres.tables.<table>.sql`"),
+                );
+            }
+        }
+    }
     section.finish();
     Some(config)
 }
@@ -366,16 +409,27 @@ fn read_groups(section: &Section<'_>, config: &mut PipelineConfig) {
     }
 }
 
-fn read_from(section: &Section<'_>) -> Option<(String, Mark, StartAt)> {
+fn read_from(section: &Section<'_>) -> Option<FromConfig> {
     let Some(from) = section.section("from") else {
         section.missing("from", "{ channel: NAME }");
         return None;
     };
     from.not_yet("kafka", "read a channel; the Kafka source comes with its own release");
-    from.not_yet("postgres", "read a channel; change capture comes with its own release");
-    let channel = from.text("channel").map(str::to_owned);
+    if let Some(postgres) = from.section("postgres") {
+        for key in ["channel", "start"] {
+            if from.get(key).is_some() {
+                let text = format!("`{}` has `postgres` and `{key}`: a pipeline has one source", from.path());
+                let help = "keep one of them; what a capture copies first is set at `postgres.snapshot.mode`";
+                let finding = Finding::error(codes::CONTRADICTION, Some(from.mark_of(key)), text).help(help);
+                from.findings().push(finding);
+            }
+        }
+        from.finish();
+        return capture::read(postgres).map(|capture| FromConfig::Postgres(Box::new(capture)));
+    }
+    let name = from.text("channel").map(str::to_owned);
     let mark = from.mark_of("channel");
-    if channel.is_none() {
+    if name.is_none() && from.get("postgres").is_none() {
         from.missing("channel", "NAME");
     }
     let start = match from.get("start") {
@@ -383,7 +437,7 @@ fn read_from(section: &Section<'_>) -> Option<(String, Mark, StartAt)> {
         Some(node) => read_start(&from, node),
     };
     from.finish();
-    Some((channel?, mark, start))
+    Some(FromConfig::Channel(FromChannelConfig { name: name?, mark, start }))
 }
 
 fn read_start(from: &Section<'_>, node: &Node) -> StartAt {

@@ -236,6 +236,21 @@ impl<'a> Section<'a> {
         }
     }
 
+    /// A word of an option that has a word `null`, which YAML reads as nothing: only nothing at all is absent.
+    pub(crate) fn word(&self, key: &'static str) -> Option<&'a str> {
+        const NULL: &str = "null";
+        self.known.borrow_mut().push(key);
+        let node = self.entries.iter().find(|(entry, _)| entry.name == key).map(|(_, node)| node)?;
+        match &node.value {
+            Value::Text { text, .. } if !text.trim().is_empty() => Some(text),
+            Value::Null if node.mark.width as usize == NULL.len() => Some(NULL),
+            _ => {
+                self.wrong(key, node, "a word");
+                None
+            }
+        }
+    }
+
     /// One of a few words.
     pub(crate) fn choice<T: Copy>(&self, key: &'static str, words: &[(&'static str, T)]) -> Option<T> {
         let node = self.get(key)?;

@@ -72,8 +72,8 @@ pub(crate) struct DeltaConfig {
     pub(crate) compression: Option<Codec>,
     /// `commit_retries`.
     pub(crate) commit_retries: Option<u32>,
-    /// `evolve: add_columns`.
-    pub(crate) add_columns: bool,
+    /// `evolve`: whether new columns are added; unset: as the source's kind has it.
+    pub(crate) add_columns: Option<bool>,
     /// `timestamps: ntz`.
     pub(crate) zoneless: bool,
     /// `checkpoint_every`.
@@ -225,7 +225,7 @@ fn read_delta(section: &Section<'_>) -> Option<DeltaConfig> {
         compression: section
             .choice("compression", &[("zstd", Codec::Zstd), ("snappy", Codec::Snappy), ("none", Codec::None)]),
         commit_retries: section.count32("commit_retries", 1..=10_000, "tries"),
-        add_columns: section.choice("evolve", &[("fail", false), ("add_columns", true)]).unwrap_or(false),
+        add_columns: section.choice("evolve", &[("fail", false), ("add_columns", true)]),
         zoneless: section.choice("timestamps", &[("utc", false), ("ntz", true)]).unwrap_or(false),
         checkpoint_every: section.count32("checkpoint_every", 0..=1_000_000, "commits"),
     };

@@ -25,7 +25,7 @@ use landfall_postgres::{
 };
 use landfall_state::{StateLook, StateReader};
 
-use crate::assembly::captured;
+use crate::assembly;
 use crate::cli::{ServerArgs, VerifyArgs};
 use crate::config::{self, Config, PipelineConfig, PostgresConfig, SinkKind};
 use crate::endpoint::{Endpoint, EndpointError};
@@ -33,10 +33,12 @@ use crate::exit::Exit;
 use crate::logging;
 
 use compare::{Compared, compare};
-use source::SourceSnapshot;
 use standing::{Served, Standing, TableStanding};
 use target::TargetTable;
 use verdict::{TableVerdict, Verdict, Word};
+
+pub(crate) use compare::Side;
+pub(crate) use source::SourceSnapshot;
 
 /// Runs it. What keeps it from an answer is printed, and is exit code 2: 1 says that tables are unequal.
 pub(crate) fn run(args: &VerifyArgs) -> anyhow::Result<Exit> {
@@ -83,7 +85,7 @@ impl<'a> Subject<'a> {
         });
         let targets: Vec<_> = targets.collect();
         anyhow::ensure!(!targets.is_empty(), "pipeline `{name}` has no Delta sink: only those can be read back");
-        Ok(Subject { config, pipeline, capture, options: captured::options(&pipeline.id, capture, false), targets })
+        Ok(Subject { config, pipeline, capture, options: assembly::capture::options(&pipeline.id, capture, true), targets })
     }
 
     /// The process that runs it, if one answers.
@@ -121,7 +123,7 @@ impl<'a> Subject<'a> {
                 directory.display()
             ),
         };
-        let place = SourceRecordPlace::of(&PipelineId(self.pipeline.id.clone()), &self.options.identity());
+        let place = SourceRecordPlace::of(&PipelineId(self.pipeline.id.clone()), &assembly::source_identity(&self.options.slot));
         let record = reader.read(place.table, &place.key)?;
         let record = record.context("no progress of this pipeline is stored: start `landfall run` once")?;
         Ok(Standing::of_record(&SourceRecord::decode(&record)?))
@@ -145,7 +147,7 @@ impl<'a> Subject<'a> {
 }
 
 /// Compares, and says what was found.
-async fn verify(config: &Config, args: &VerifyArgs) -> anyhow::Result<Verdict> {
+pub(crate) async fn verify(config: &Config, args: &VerifyArgs) -> anyhow::Result<Verdict> {
     let subject = Subject::of(config, &args.pipeline)?;
     let endpoint = subject.served(args).await?;
     let served = endpoint.as_ref().map(|endpoint| Served { endpoint, pipeline: &args.pipeline });
@@ -169,7 +171,7 @@ async fn verify(config: &Config, args: &VerifyArgs) -> anyhow::Result<Verdict> {
             let label = if subject.targets.len() > 1 { format!("{name} at {sink}") } else { name.clone() };
             let mut verdict = match comparable(&subject, &standing, &snapshot, &name) {
                 Ok((facts, table)) => {
-                    let path = captured::place_of(template, &table.target);
+                    let path = assembly::capture::place_of(template, &table.target);
                     of_table(&subject, &snapshot, facts, path, args, &label)
                         .await
                         .unwrap_or_else(|error| TableVerdict::unknown(&label, format!("{error:#}")))
@@ -234,7 +236,7 @@ fn comparable<'s>(
     let Some(facts) = facts else {
         return Err(unknown("the source has no table of this name: it was dropped or renamed".to_owned()));
     };
-    if captured::query_of(&subject.capture.tables, name).is_some() {
+    if assembly::capture::query_of(&subject.capture.tables, name).is_some() {
         return Err(unknown("it has a query of its own (`sql`): its target is not a copy of it".to_owned()));
     }
     if facts.shape.key().next().is_none() {

@@ -132,6 +132,11 @@ impl CompiledSql {
         self.plan.output.clone()
     }
 
+    /// Whether an output column is the input's column of the same name, handed on as it is.
+    pub fn carries(&self, column: &str) -> bool {
+        self.plan.steps.origin(column).is_some_and(|origin| origin == column)
+    }
+
     /// A transform of this query; each chain takes its own.
     pub fn into_transform(&self) -> Box<dyn Transform> {
         Box::new(SqlTransform { plan: self.plan.clone(), bound: None })

@@ -117,6 +117,40 @@ impl Steps {
         }
     }
 
+    /// The input column that an output column is, where no step made another of it.
+    pub(super) fn origin(&self, output: &str) -> Option<String> {
+        let mut name = output.to_owned();
+        for (at, step) in self.steps.iter().enumerate().rev() {
+            match step {
+                Step::Filter { .. } | Step::Rename { .. } => {}
+                Step::Project { columns, output } => {
+                    let made = output.fields().iter().position(|field| *field.name() == name)?;
+                    match columns.get(made)?.clone().unalias() {
+                        Expr::Column(column) => name = column.name,
+                        _ => return None,
+                    }
+                }
+                Step::Unnest(step) => {
+                    let made = step.output.fields().iter().position(|field| *field.name() == name)?;
+                    let Unnested::Kept(from) = step.columns.get(made)? else { return None };
+                    name = self.columns_before(at).fields().get(*from)?.name().clone();
+                }
+            }
+        }
+        Some(name)
+    }
+
+    /// The columns that a step sees.
+    fn columns_before(&self, at: usize) -> &DFSchemaRef {
+        let before = self.steps.iter().take(at).rev();
+        let output = before.filter_map(|step| match step {
+            Step::Filter { .. } => None,
+            Step::Project { output, .. } | Step::Rename { output } => Some(output),
+            Step::Unnest(step) => Some(&step.output),
+        });
+        output.into_iter().next().unwrap_or(&self.scan)
+    }
+
     /// For people: one line a step.
     pub(super) fn describe(&self) -> Vec<String> {
         let mut lines = vec![format!("read {}", names(&self.scan))];

@@ -1,0 +1,217 @@
+//! `landfall tables … list`: where each table stands.
+
+use comfy_table::{Table, presets};
+use landfall_postgres::{SourceRecord, TableRecord};
+use landfall_state::{StateLook, StateReader};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{Captured, Held};
+use crate::cli::{ServerArgs, TablesArgs};
+use crate::config::{Config, codes};
+use crate::endpoint::Endpoint;
+use crate::exit::Exit;
+use crate::refusal::coded;
+use crate::stdout;
+
+/// What `list --json` prints.
+#[derive(Debug, Default, Serialize)]
+struct Listing {
+    pipeline: String,
+    /// Whether a process runs, and this is its status; else it is what was stored.
+    running: bool,
+    slot: String,
+    /// What the capture is doing, of a running one.
+    stage: Option<String>,
+    /// Below it everything is settled.
+    through: Option<String>,
+    last_commit: Option<String>,
+    tables: Vec<TableLine>,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct TableLine {
+    name: String,
+    target: String,
+    phase: String,
+    /// The engine's word for it, of a running one.
+    state: Option<String>,
+    shape: u64,
+    /// Rows that were settled since the start, of a running one; rows copied, of a stopped one.
+    rows: u64,
+    /// Bytes of log that it is behind, of a running one.
+    lag: Option<u64>,
+    parked: Option<Parked>,
+    /// Why its rows do not move, where they do not.
+    cause: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Parked {
+    code: String,
+    reason: String,
+    at: String,
+}
+
+pub(super) fn run(args: &TablesArgs, config: &Config, of: &Captured<'_>) -> anyhow::Result<Exit> {
+    let listing = match StateReader::look(&config.data_dir).map_err(coded)? {
+        StateLook::InUse => {
+            let status = crate::client_runtime()?.block_on(status(args, config))?;
+            Listing::of_status(of, &status)?
+        }
+        StateLook::Absent => Listing { pipeline: of.pipeline.name.clone(), slot: of.slot(), ..Listing::default() },
+        StateLook::Readable(reader) => {
+            let place = of.place();
+            let bytes = reader.read(place.table, &place.key).map_err(coded)?;
+            Listing::of_record(of, of.record(bytes.as_deref())?.as_ref())
+        }
+        StateLook::NeedsRecovery => {
+            let held = Held::take(config)?;
+            let record = held.read(of);
+            held.give_back();
+            Listing::of_record(of, record?.as_ref())
+        }
+    };
+    if args.json {
+        stdout::line(serde_json::to_string(&listing)?)?;
+    } else {
+        stdout::line(listing.text())?;
+    }
+    Ok(Exit::Ok)
+}
+
+async fn status(args: &TablesArgs, config: &Config) -> anyhow::Result<Value> {
+    let listen = config.server.listen;
+    if args.server.is_none() && listen.port() == 0 {
+        anyhow::bail!(
+            "a process runs on `{}`, on a port that the configuration leaves open ({}): name it with --server",
+            config.data_dir.display(),
+            codes::ARGUMENT
+        );
+    }
+    let server = args.server.clone().unwrap_or_else(|| format!("http://{listen}"));
+    Endpoint::new(&ServerArgs { server, token: std::env::var("LANDFALL_TOKEN").ok() })?.status().await
+}
+
+fn text(value: &Value, key: &str) -> Option<String> {
+    value.get(key).and_then(Value::as_str).map(str::to_owned)
+}
+
+fn number(value: &Value, key: &str) -> u64 {
+    value.get(key).and_then(Value::as_u64).unwrap_or_default()
+}
+
+fn list<'a>(value: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> {
+    value.get(key).and_then(Value::as_array).into_iter().flatten()
+}
+
+impl Listing {
+    fn of_record(of: &Captured<'_>, record: Option<&SourceRecord>) -> Listing {
+        Listing {
+            pipeline: of.pipeline.name.clone(),
+            slot: of.slot(),
+            through: record.map(|record| record.through.to_string()),
+            last_commit: record.map(|record| record.last_commit.to_string()),
+            tables: record.iter().flat_map(|record| &record.tables).map(TableLine::of_record).collect(),
+            ..Listing::default()
+        }
+    }
+
+    fn of_status(of: &Captured<'_>, status: &Value) -> anyhow::Result<Listing> {
+        let name = &of.pipeline.name;
+        let Some(pipeline) = list(status, "pipelines").find(|one| text(one, "name").as_deref() == Some(name)) else {
+            anyhow::bail!(
+                "the process on this data directory runs no pipeline `{name}` ({}): it was started with another \
+                 configuration, or --server names another process",
+                codes::ARGUMENT
+            );
+        };
+        let nothing = Value::Null;
+        let source = pipeline.get("source").unwrap_or(&nothing);
+        let engine: Vec<&Value> = list(pipeline, "tables").collect();
+        let mut tables: Vec<TableLine> = list(source, "tables")
+            .map(|table| {
+                let target = text(table, "target").unwrap_or_default();
+                let shown = engine.iter().find(|one| text(one, "name").as_deref() == Some(&target)).copied();
+                TableLine::of_status(table, shown.unwrap_or(&nothing))
+            })
+            .collect();
+        tables.sort_by(|one, other| one.name.cmp(&other.name));
+        Ok(Listing {
+            pipeline: name.clone(),
+            running: true,
+            slot: text(source, "slot").unwrap_or_else(|| of.slot()),
+            stage: text(source, "stage"),
+            through: text(source, "through"),
+            last_commit: text(source, "last_commit"),
+            tables,
+        })
+    }
+
+    fn text(&self) -> String {
+        let whose = match (&self.stage, self.running) {
+            (Some(stage), _) => stage.as_str(),
+            (None, true) => "running",
+            (None, false) => "not running",
+        };
+        let through = self.through.as_deref().unwrap_or("nothing yet");
+        let head = format!("pipeline {}: {whose}, slot {}, settled through {through}", self.pipeline, self.slot);
+        if self.tables.is_empty() {
+            return format!("{head}\nno table is known yet");
+        }
+        let mut shown = Table::new();
+        shown.load_preset(presets::NOTHING).set_header(["TABLE", "PHASE", "STATE", "SHAPE", "ROWS", "LAG", "CAUSE"]);
+        for table in &self.tables {
+            let parked = table.parked.as_ref().map(|parked| format!("{}: {}", parked.code, parked.reason));
+            shown.add_row([
+                table.name.clone(),
+                table.phase.clone(),
+                table.state.clone().unwrap_or_default(),
+                table.shape.to_string(),
+                table.rows.to_string(),
+                table.lag.map(|lag| format!("{lag} B")).unwrap_or_default(),
+                parked.or_else(|| table.cause.clone()).unwrap_or_default(),
+            ]);
+        }
+        format!("{head}\n{shown}")
+    }
+}
+
+impl TableLine {
+    fn of_record(table: &TableRecord) -> TableLine {
+        TableLine {
+            name: table.name.to_string(),
+            target: table.target.clone(),
+            phase: table.phase.to_string(),
+            shape: table.shape.into(),
+            rows: table.copy.as_ref().map_or(0, |copy| copy.done.rows()),
+            parked: table.park.as_ref().map(|park| Parked {
+                code: park.code.clone(),
+                reason: park.reason.clone(),
+                at: park.at.to_string(),
+            }),
+            ..TableLine::default()
+        }
+    }
+
+    fn of_status(table: &Value, engine: &Value) -> TableLine {
+        let parked = table.get("parked").filter(|parked| !parked.is_null());
+        let why = engine.get("why").filter(|why| !why.is_null());
+        let is_shown = !engine.is_null();
+        TableLine {
+            name: text(table, "name").unwrap_or_default(),
+            target: text(table, "target").unwrap_or_default(),
+            phase: text(table, "phase").unwrap_or_default(),
+            state: text(engine, "state"),
+            shape: number(table, "shape"),
+            rows: number(engine, "rows"),
+            lag: is_shown.then(|| number(engine, "lag")),
+            parked: parked.map(|parked| Parked {
+                code: text(parked, "code").unwrap_or_default(),
+                reason: text(parked, "reason").unwrap_or_default(),
+                at: text(parked, "at").unwrap_or_default(),
+            }),
+            cause: why.and_then(|why| text(why, "cause")).or_else(|| text(table, "refused")),
+        }
+    }
+}
