@@ -263,14 +263,14 @@ impl Verdict {
     /// Prints it, for people or for programs.
     pub(crate) fn print(&self, json: bool) -> anyhow::Result<()> {
         if json {
-            return stdout::line(serde_json::to_string(self)?);
+            return Ok(stdout::line(serde_json::to_string(self)?)?);
         }
         for table in &self.tables {
             table.print()?;
         }
         let compared = self.tables.iter().filter(|table| matches!(table.verdict, Word::Equal | Word::Unequal)).count();
         let equal = self.tables.iter().filter(|table| table.verdict == Word::Equal).count();
-        stdout::line(format!("{equal} of {compared} compared tables are equal at {}", self.position))
+        Ok(stdout::line(format!("{equal} of {compared} compared tables are equal at {}", self.position))?)
     }
 }
 
