@@ -1,6 +1,6 @@
 use landfall_types::{ByteSize, Durability};
 
-use super::{Config, Finding, Level, PipelineConfig, SinkKind, StartAt, codes, read};
+use super::{Config, Finding, FromConfig, Level, PipelineConfig, SinkKind, StartAt, codes, read};
 
 const STOREFRONT: &str = r#"
 data_dir: ./landfall-data
@@ -48,8 +48,8 @@ fn the_documented_example_reads_as_it_says() {
     assert_eq!(config.channels[0].partitions, Some(2));
     assert_eq!(config.channels[0].retention.max_bytes, Some(ByteSize::gib(20)));
     let pipeline = only_pipeline(&config);
-    assert_eq!(pipeline.channel, "storefront.events");
-    assert_eq!(pipeline.start, StartAt::Earliest);
+    let FromConfig::Channel(from) = &pipeline.from else { panic!("{:?}", pipeline.from) };
+    assert_eq!((from.name.as_str(), from.start), ("storefront.events", StartAt::Earliest));
     let query = pipeline.sql.as_ref().expect("a query");
     assert!(query.text.starts_with("SELECT order_id"));
     assert!(matches!(&pipeline.sinks[0].kind, SinkKind::Delta(delta) if delta.path.ends_with("lake/orders")));
