@@ -13,6 +13,7 @@ use crate::cli::TopArgs;
 use crate::endpoint::Endpoint;
 use crate::exit::Exit;
 use crate::stdout;
+use crate::tables::{TableLine, lines_of};
 
 const REFRESH: Duration = Duration::from_secs(1);
 
@@ -53,6 +54,9 @@ struct PipelineRow {
     lag_records: u64,
     state: String,
     cause: Option<String>,
+    /// Of a captured database.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tables: Vec<TableLine>,
     #[serde(skip)]
     oldest_unacked_ms: u64,
     #[serde(skip)]
@@ -125,6 +129,7 @@ impl PipelineRow {
                 let cause = text(why, "cause");
                 if code.is_empty() { cause } else { format!("{code}: {cause}") }
             }),
+            tables: lines_of(pipeline),
             oldest_unacked_ms: number(pipeline, "oldest_unacked_ms"),
             rows_in_per_second: pipeline
                 .get("rates")
@@ -210,7 +215,35 @@ fn tables(overview: &Overview) -> String {
         ]);
     }
     align_right(&mut pipelines, 1..=8);
-    format!("{channels}\n\n{pipelines}")
+    let captured = overview.pipelines.iter().filter(|pipeline| !pipeline.tables.is_empty());
+    let tables: String = captured.map(|pipeline| format!("\n\n{}", of_tables(pipeline))).collect();
+    format!("{channels}\n\n{pipelines}{tables}")
+}
+
+/// The tables of a captured database: those that want a look first, and no more than a screen holds.
+fn of_tables(pipeline: &PipelineRow) -> String {
+    const TABLES_MAX: usize = 20;
+    let mut shown = Table::new();
+    let head = format!("TABLE OF {}", pipeline.name);
+    shown.load_preset(presets::NOTHING).set_header([head.as_str(), "ROWS", "LAG", "PHASE", "STATE", "CAUSE"]);
+    let mut tables: Vec<&TableLine> = pipeline.tables.iter().collect();
+    let is_as_usual = |table: &&TableLine| table.phase == "streaming" && table.state.as_deref() == Some("running");
+    tables.sort_by_key(is_as_usual);
+    for table in tables.iter().take(TABLES_MAX) {
+        shown.add_row([
+            table.name.clone(),
+            table.rows.to_string(),
+            table.lag.map(|lag| format!("{lag} B")).unwrap_or_default(),
+            table.phase.clone(),
+            table.state.clone().unwrap_or_default(),
+            table.why(),
+        ]);
+    }
+    align_right(&mut shown, 1..=2);
+    match tables.len().checked_sub(TABLES_MAX) {
+        Some(more @ 1..) => format!("{shown}\n … and {more} more, all of them: landfall tables CONFIG {} list", pipeline.name),
+        _ => shown.to_string(),
+    }
 }
 
 fn align_right(table: &mut Table, columns: std::ops::RangeInclusive<usize>) {
@@ -224,6 +257,27 @@ fn align_right(table: &mut Table, columns: std::ops::RangeInclusive<usize>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Catches a captured table that is not shown, or shown without what the source and the engine say of it.
+    #[test]
+    fn tables_of_a_capture_are_shown_with_what_stands_against_them() {
+        let table = |name: &str, phase: &str, parked: Value| {
+            serde_json::json!({"name": name, "target": name, "phase": phase, "shape": 2, "parked": parked})
+        };
+        let parked = serde_json::json!({"code": "LF-PG0501", "reason": "rewritten", "at": "0/1"});
+        let tables = [table("public.orders", "streaming", Value::Null), table("public.prices", "parked", parked)];
+        let status = serde_json::json!({"pipelines": [{"name": "shop", "state": "running", "sinks": [],
+            "source": {"tables": tables}, "tables": [{"name": "public.orders", "state": "running", "lag": 96, "rows": 7}]}]});
+        let overview = Overview::of(&status);
+        let shown = serde_json::to_value(&overview).expect("JSON");
+        let orders = &shown["pipelines"][0]["tables"][0];
+        assert_eq!((orders["lag"].as_u64(), orders["rows"].as_u64()), (Some(96), Some(7)), "{shown}");
+        let text = super::tables(&overview);
+        let lines: Vec<&str> = text.lines().collect();
+        let at = lines.iter().position(|line| line.contains("TABLE OF shop")).expect("a head");
+        assert!(lines[at + 1].contains("public.prices") && lines[at + 1].contains("LF-PG0501: rewritten"), "{text}");
+        assert!(lines[at + 2].contains("public.orders") && lines[at + 2].contains("96 B"), "{text}");
+    }
 
     /// Would catch a script-visible field that is renamed, or numbers taken from a sink that is not the furthest
     /// behind.

@@ -13,7 +13,7 @@ use landfall_types::{ByteSize, Code, Coded};
 use super::finding::{Finding, codes};
 use super::pipelines::QueryText;
 use super::section::{Section, spell};
-use super::text::Mark;
+use super::text::{Mark, Node, Value};
 
 /// `from.postgres`.
 #[derive(Clone, Debug)]
@@ -152,7 +152,9 @@ fn refused(section: &Section<'_>, key: &str, code: Code, text: &str) {
 }
 
 fn read_connect(section: &Section<'_>) -> Option<ConnectOptions> {
-    let password = section.text("password");
+    // A variable that is set to nothing is no password.
+    let is_empty = |node: &Node| matches!(&node.value, Value::Text { text, substituted: true } if text.is_empty());
+    let password = section.get("password").filter(|node| !is_empty(node)).and_then(|_| section.text("password"));
     let tls = section.section("tls").map(|tls| {
         let mode = tls.choice(
             "mode",

@@ -17,6 +17,8 @@ mod text;
 mod query_place;
 
 #[cfg(test)]
+mod capture_tests;
+#[cfg(test)]
 mod tests;
 
 use std::path::{Path, PathBuf};

@@ -29,18 +29,22 @@ struct Listing {
     tables: Vec<TableLine>,
 }
 
+/// A table, as `list` and `top` show it.
 #[derive(Debug, Default, Serialize)]
-struct TableLine {
-    name: String,
+pub(crate) struct TableLine {
+    /// Its name now.
+    pub(crate) name: String,
+    /// What it is called in destinations, which a rename does not change.
     target: String,
-    phase: String,
+    /// `waiting`, `copying`, `catching_up`, `streaming`, `parked` or `removed`.
+    pub(crate) phase: String,
     /// The engine's word for it, of a running one.
-    state: Option<String>,
+    pub(crate) state: Option<String>,
     shape: u64,
     /// Rows that were settled since the start, of a running one; rows copied, of a stopped one.
-    rows: u64,
+    pub(crate) rows: u64,
     /// Bytes of log that it is behind, of a running one.
-    lag: Option<u64>,
+    pub(crate) lag: Option<u64>,
     parked: Option<Parked>,
     /// Why its rows do not move, where they do not.
     cause: Option<String>,
@@ -51,6 +55,21 @@ struct Parked {
     code: String,
     reason: String,
     at: String,
+}
+
+/// The tables of a running pipeline, by its part of the status; none of one that reads a channel.
+pub(crate) fn lines_of(pipeline: &Value) -> Vec<TableLine> {
+    let nothing = Value::Null;
+    let engine: Vec<&Value> = list(pipeline, "tables").collect();
+    let mut tables: Vec<TableLine> = list(pipeline.get("source").unwrap_or(&nothing), "tables")
+        .map(|table| {
+            let target = text(table, "target").unwrap_or_default();
+            let shown = engine.iter().find(|one| text(one, "name").as_deref() == Some(&target)).copied();
+            TableLine::of_status(table, shown.unwrap_or(&nothing))
+        })
+        .collect();
+    tables.sort_by(|one, other| one.name.cmp(&other.name));
+    tables
 }
 
 pub(super) fn run(args: &TablesArgs, config: &Config, of: &Captured<'_>) -> anyhow::Result<Exit> {
@@ -128,15 +147,6 @@ impl Listing {
         };
         let nothing = Value::Null;
         let source = pipeline.get("source").unwrap_or(&nothing);
-        let engine: Vec<&Value> = list(pipeline, "tables").collect();
-        let mut tables: Vec<TableLine> = list(source, "tables")
-            .map(|table| {
-                let target = text(table, "target").unwrap_or_default();
-                let shown = engine.iter().find(|one| text(one, "name").as_deref() == Some(&target)).copied();
-                TableLine::of_status(table, shown.unwrap_or(&nothing))
-            })
-            .collect();
-        tables.sort_by(|one, other| one.name.cmp(&other.name));
         Ok(Listing {
             pipeline: name.clone(),
             running: true,
@@ -144,7 +154,7 @@ impl Listing {
             stage: text(source, "stage"),
             through: text(source, "through"),
             last_commit: text(source, "last_commit"),
-            tables,
+            tables: lines_of(pipeline),
         })
     }
 
@@ -162,7 +172,6 @@ impl Listing {
         let mut shown = Table::new();
         shown.load_preset(presets::NOTHING).set_header(["TABLE", "PHASE", "STATE", "SHAPE", "ROWS", "LAG", "CAUSE"]);
         for table in &self.tables {
-            let parked = table.parked.as_ref().map(|parked| format!("{}: {}", parked.code, parked.reason));
             shown.add_row([
                 table.name.clone(),
                 table.phase.clone(),
@@ -170,7 +179,7 @@ impl Listing {
                 table.shape.to_string(),
                 table.rows.to_string(),
                 table.lag.map(|lag| format!("{lag} B")).unwrap_or_default(),
-                parked.or_else(|| table.cause.clone()).unwrap_or_default(),
+                table.why(),
             ]);
         }
         format!("{head}\n{shown}")
@@ -178,6 +187,12 @@ impl Listing {
 }
 
 impl TableLine {
+    /// Why it is not simply followed, if it is not.
+    pub(crate) fn why(&self) -> String {
+        let parked = self.parked.as_ref().map(|parked| format!("{}: {}", parked.code, parked.reason));
+        parked.or_else(|| self.cause.clone()).unwrap_or_default()
+    }
+
     fn of_record(table: &TableRecord) -> TableLine {
         TableLine {
             name: table.name.to_string(),

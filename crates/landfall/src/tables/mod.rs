@@ -7,12 +7,14 @@
 mod listing;
 mod orders;
 
+pub(crate) use listing::{TableLine, lines_of};
+
 use anyhow::Context;
 use landfall_engine::SourceRecordPlace;
 use landfall_engine::contract::PipelineId;
 use landfall_postgres::{RecordError, SourceRecord};
 use landfall_state::{DataDirLock, StateStore};
-use landfall_types::{Coded, SystemClock};
+use landfall_types::SystemClock;
 
 use crate::assembly::source_identity;
 use crate::cli::{TablesAction, TablesArgs};

@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod bench_lines;
+mod capture;
 mod demo_runs;
 mod kill_loop;
 mod official_client;

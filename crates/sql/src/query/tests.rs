@@ -699,3 +699,20 @@ proptest! {
         let _ = compile(&select).map(|compiled| compiled.wanted());
     }
 }
+
+/// Catches a column that is taken for the input's own although a step made another of it.
+#[test]
+fn a_column_is_carried_only_where_no_step_made_it() {
+    for (query, carried) in [
+        ("SELECT type FROM input", true),
+        ("SELECT * FROM input WHERE type <> 'x'", true),
+        ("SELECT t.type FROM (SELECT type, order_id FROM input) AS t", true),
+        ("SELECT upper(type) AS type FROM input", false),
+        ("SELECT currency AS type FROM input", false),
+        ("SELECT t.type FROM (SELECT 'a' || type AS type FROM input) AS t", false),
+        ("SELECT order_id FROM input", false),
+    ] {
+        let compiled = compile(query).unwrap_or_else(|error| panic!("{query}: {}", error.text));
+        assert_eq!(compiled.carries("type"), carried, "{query}");
+    }
+}

@@ -8,7 +8,7 @@ use std::sync::mpsc::channel;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 
-use landfall_state::{Change, DataDirLock, StateError, StateStore};
+use landfall_state::{Change, DataDirLock, StateError, StateLook, StateReader, StateStore};
 use landfall_types::{Coded, SystemClock};
 
 struct Unpark(Thread);
@@ -147,4 +147,29 @@ fn every_request_is_answered_with_its_own_outcome() {
     let stored = StateStore::open(&lock).expect("reopen").handle().scan("rows", b"").expect("scan").len();
     assert_eq!(outcomes.iter().filter(|(_, is_stored)| *is_stored).count(), stored);
     assert!(matches!(handle.commit_blocking(Vec::new(), handle.owner()), Err(StateError::Closed)));
+}
+
+/// Catches a look that leaves a trace, keeps the next owner out, or calls a running process's file damaged.
+#[test]
+fn a_look_reads_what_is_stored_and_changes_nothing() {
+    let dir = tempfile::tempdir().expect("temp dir");
+    assert!(matches!(StateReader::look(dir.path()).expect("nothing"), StateLook::Absent));
+    let lock = lock(dir.path());
+    let store = StateStore::open(&lock).expect("open");
+    let owner = store.handle().owner();
+    block_on(store.handle().commit(vec![Change::put("sources", "shop", "where it is")], owner)).expect("committed");
+    assert!(matches!(StateReader::look(dir.path()).expect("busy"), StateLook::InUse));
+    store.close();
+    {
+        let StateLook::Readable(reader) = StateReader::look(dir.path()).expect("closed in order") else {
+            panic!("a file that was closed in order cannot be read")
+        };
+        assert_eq!(reader.read("sources", b"shop").expect("a row").as_deref(), Some(b"where it is".as_slice()));
+        assert_eq!(reader.read("sources", b"other").expect("no row"), None);
+        assert_eq!(reader.read("nothing", b"shop").expect("no table"), None);
+    }
+    assert_eq!(StateStore::open(&lock).expect("open again").handle().owner(), owner + 1, "a look took an owner number");
+    let damaged = tempfile::tempdir().expect("temp dir");
+    std::fs::write(damaged.path().join("state.redb"), b"not a database").expect("written");
+    assert!(matches!(StateReader::look(damaged.path()), Err(StateError::Unreadable { .. })));
 }
