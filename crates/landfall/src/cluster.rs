@@ -60,11 +60,8 @@ impl Cluster {
         let init = ["-D", data, "-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-locale", "--no-sync"];
         cluster.run_tool("initdb", &init)?;
         let configuration = cluster.directory.join("data/postgresql.conf");
-        let settings = format!(
-            "{SETTINGS}port = {}\nunix_socket_directories = '{}'\n",
-            cluster.port,
-            cluster.directory.display()
-        );
+        let settings =
+            format!("{SETTINGS}port = {}\nunix_socket_directories = '{}'\n", cluster.port, cluster.directory.display());
         let written = fs::read_to_string(&configuration)? + &settings;
         fs::write(&configuration, written).with_context(|| format!("cannot write {}", configuration.display()))?;
         let log = cluster.directory.join("log");
@@ -150,7 +147,8 @@ impl Installation {
 }
 
 fn postgres_user() -> anyhow::Result<(u32, u32)> {
-    let refused = "Postgres refuses to run as root, and there is no user `postgres`: run `scripts/setup.sh demo-postgres`";
+    let refused =
+        "Postgres refuses to run as root, and there is no user `postgres`: run `scripts/setup.sh demo-postgres`";
     let users = fs::read_to_string("/etc/passwd").context("cannot read /etc/passwd")?;
     let line = users.lines().find(|line| line.starts_with("postgres:")).context(refused)?;
     let mut fields = line.split(':').skip(2).map(str::parse);

@@ -165,10 +165,8 @@ impl Demo<'_> {
         anyhow::ensure!(plan.findings.is_empty(), refused);
         let metrics = crate::run::metrics();
         let running = Running::start(self.config.clone(), text, metrics).await?;
-        let endpoint = Endpoint::new(&crate::cli::ServerArgs {
-            server: format!("http://{}", running.address()),
-            token: None,
-        })?;
+        let endpoint =
+            Endpoint::new(&crate::cli::ServerArgs { server: format!("http://{}", running.address()), token: None })?;
         let shown = self.shown(&endpoint, &sql, workload).await;
         let (copy_seconds, transactions) = match shown {
             Ok(shown) => shown,
@@ -281,7 +279,11 @@ impl Demo<'_> {
              INSERT INTO items VALUES ({ORDER}, 1, 2, 4200)"
         );
         let steps = [
-            ("an order with one item is inserted", insert, format!("SELECT count(*) FROM items WHERE order_id = {ORDER} AND cents = 4200")),
+            (
+                "an order with one item is inserted",
+                insert,
+                format!("SELECT count(*) FROM items WHERE order_id = {ORDER} AND cents = 4200"),
+            ),
             (
                 "its status is updated",
                 format!("UPDATE orders SET status = 'shipped' WHERE order_id = {ORDER}"),
@@ -294,7 +296,9 @@ impl Demo<'_> {
             ),
             (
                 "the table gets a column, and the order a value in it",
-                format!("ALTER TABLE orders ADD COLUMN shipped_by text; UPDATE orders SET shipped_by = 'bicycle' WHERE order_id = {ORDER}"),
+                format!(
+                    "ALTER TABLE orders ADD COLUMN shipped_by text; UPDATE orders SET shipped_by = 'bicycle' WHERE order_id = {ORDER}"
+                ),
                 format!("SELECT count(*) FROM orders WHERE order_id = {ORDER} AND shipped_by = 'bicycle'"),
             ),
         ];
@@ -333,9 +337,10 @@ impl Demo<'_> {
     /// The one number that a query over the current states gives.
     async fn number(&self, sql: &str) -> anyhow::Result<i64> {
         let batches: Vec<RecordBatch> = query::open(sql, &self.tables()).await?.try_collect().await?;
-        let number = batches.iter().find(|batch| batch.num_rows() == 1).and_then(|batch| {
-            Some(batch.column(0).as_any().downcast_ref::<Int64Array>()?.value(0))
-        });
+        let number = batches
+            .iter()
+            .find(|batch| batch.num_rows() == 1)
+            .and_then(|batch| Some(batch.column(0).as_any().downcast_ref::<Int64Array>()?.value(0)));
         number.with_context(|| format!("{sql} gave no number"))
     }
 
@@ -393,7 +398,8 @@ mod tests {
     /// Catches a configuration that `run` would not take.
     #[test]
     fn the_configuration_is_one_that_a_user_could_write() {
-        let text = configuration(Path::new("/tmp/with \"quotes\" and ${braces}"), "postgres://postgres@127.0.0.1:1/shop");
+        let text =
+            configuration(Path::new("/tmp/with \"quotes\" and ${braces}"), "postgres://postgres@127.0.0.1:1/shop");
         let (config, findings) = config::read(&text, &|_| None);
         assert!(findings.is_empty(), "{text}");
         assert_eq!(config.expect("a configuration").pipelines.len(), 1);

@@ -30,7 +30,8 @@ impl Progress {
             }
             stage => {
                 self.style("{spinner} {wide_msg}");
-                let rows: u64 = report["tables"].as_array().into_iter().flatten().map(|table| number(&table["rows"])).sum();
+                let rows: u64 =
+                    report["tables"].as_array().into_iter().flatten().map(|table| number(&table["rows"])).sum();
                 let behind = number(&report["behind_bytes"]);
                 self.0.set_message(format!(
                     "{}: {rows} rows taken, {behind} bytes of log behind, {transactions} transactions at the source",

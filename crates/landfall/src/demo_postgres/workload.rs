@@ -105,7 +105,13 @@ mod tests {
     fn every_kind_of_change_comes() {
         let mut random = StdRng::seed_from_u64(1);
         let all: String = (0..500).map(|_| transaction(&mut random, 100) + ";").collect();
-        for part in ["INSERT INTO orders", "UPDATE items SET quantity", "DELETE FROM orders", "SET line = line + 100", "history"] {
+        for part in [
+            "INSERT INTO orders",
+            "UPDATE items SET quantity",
+            "DELETE FROM orders",
+            "SET line = line + 100",
+            "history",
+        ] {
             assert!(all.contains(part), "{part}");
         }
     }

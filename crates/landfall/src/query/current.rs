@@ -25,7 +25,10 @@ pub(crate) struct CurrentState {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CurrentStateError {
     /// It has no change rows.
-    #[error("table `{table}` has no column `{column}`: only tables that a change source fills have a current state ({})", codes::ARGUMENT)]
+    #[error(
+        "table `{table}` has no column `{column}`: only tables that a change source fills have a current state ({})",
+        codes::ARGUMENT
+    )]
     NoChanges {
         /// The table.
         table: String,
@@ -43,7 +46,10 @@ pub(crate) enum CurrentStateError {
         columns: String,
     },
     /// A key of nothing.
-    #[error("the current state of table `{table}` needs the columns of its key: `--current {table}=id` ({})", codes::ARGUMENT)]
+    #[error(
+        "the current state of table `{table}` needs the columns of its key: `--current {table}=id` ({})",
+        codes::ARGUMENT
+    )]
     NoKey {
         /// The table.
         table: String,

@@ -269,7 +269,8 @@ async fn narrow(
 /// Which columns of two rows differ, by the bytes that were hashed.
 fn unequal_columns(source: &RecordBatch, target: &RecordBatch) -> anyhow::Result<Vec<String>> {
     let mut names = Vec::new();
-    for (field, (own, other)) in source.schema_ref().fields().iter().zip(source.columns().iter().zip(target.columns())) {
+    for (field, (own, other)) in source.schema_ref().fields().iter().zip(source.columns().iter().zip(target.columns()))
+    {
         let bytes = RowConverter::new(vec![SortField::new(field.data_type().clone())])?;
         let (own, other) = (bytes.convert_columns(&[Arc::clone(own)])?, bytes.convert_columns(&[Arc::clone(other)])?);
         if own.row(0) != other.row(0) {

@@ -78,14 +78,21 @@ impl<'a> Subject<'a> {
             format!("there is no pipeline `{name}` in the configuration; there are: {}", known.join(", "))
         })?;
         let capture = pipeline.capture();
-        let capture = capture.with_context(|| format!("pipeline `{name}` captures no database: nothing to compare with"))?;
+        let capture =
+            capture.with_context(|| format!("pipeline `{name}` captures no database: nothing to compare with"))?;
         let targets = pipeline.sinks.iter().filter_map(|sink| match &sink.kind {
             SinkKind::Delta(delta) => Some((sink.name.as_str(), Path::new(&delta.path))),
             _ => None,
         });
         let targets: Vec<_> = targets.collect();
         anyhow::ensure!(!targets.is_empty(), "pipeline `{name}` has no Delta sink: only those can be read back");
-        Ok(Subject { config, pipeline, capture, options: assembly::capture::options(&pipeline.id, capture, true), targets })
+        Ok(Subject {
+            config,
+            pipeline,
+            capture,
+            options: assembly::capture::options(&pipeline.id, capture, true),
+            targets,
+        })
     }
 
     /// The process that runs it, if one answers.
@@ -123,7 +130,10 @@ impl<'a> Subject<'a> {
                 directory.display()
             ),
         };
-        let place = SourceRecordPlace::of(&PipelineId(self.pipeline.id.clone()), &assembly::source_identity(&self.options.slot));
+        let place = SourceRecordPlace::of(
+            &PipelineId(self.pipeline.id.clone()),
+            &assembly::source_identity(&self.options.slot),
+        );
         let record = reader.read(place.table, &place.key)?;
         let record = record.context("no progress of this pipeline is stored: start `landfall run` once")?;
         Ok(Standing::of_record(&SourceRecord::decode(&record)?))
@@ -182,7 +192,8 @@ pub(crate) async fn verify(config: &Config, args: &VerifyArgs) -> anyhow::Result
                 // A copy that began since then takes rows out of the table that its state at S needs.
                 let now = served.look().await?;
                 if !now.table(&name).is_some_and(TableStanding::follows) {
-                    verdict = TableVerdict::unknown(&label, "it is being copied again: verify it afterwards".to_owned());
+                    verdict =
+                        TableVerdict::unknown(&label, "it is being copied again: verify it afterwards".to_owned());
                 }
             }
             verdicts.push(verdict);
@@ -277,7 +288,9 @@ fn compared_columns(plan: &RowPlan, target: &Schema) -> Compared {
     let columns = &plan.shape().columns;
     let fields = plan.schema().fields().iter().take(columns.len()).map(|field| -> FieldRef {
         let at_target = target.field_with_name(field.name()).ok();
-        Arc::new(field.as_ref().clone().with_data_type(at_target.unwrap_or(field).data_type().clone()).with_nullable(true))
+        Arc::new(
+            field.as_ref().clone().with_data_type(at_target.unwrap_or(field).data_type().clone()).with_nullable(true),
+        )
     });
     Compared { schema: Arc::new(Schema::new(fields.collect::<Vec<_>>())), key: plan.shape().key().collect() }
 }

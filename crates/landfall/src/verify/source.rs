@@ -11,9 +11,9 @@ use arrow_array::RecordBatch;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use landfall_postgres::{
-    CaptureOptions, ConnectOptions, CopiedRanges, CopyChunk, CopyEvent, CopyLines, CopyOptions, CopySnapshot, CopyTable,
-    ExportedSlot, Lsn, PublicationFacts, Refused, RowPlan, ServerFacts, SqlConnection, Stamp, TableFacts, TableRows,
-    count_rows, read_tables, start_copy,
+    CaptureOptions, ConnectOptions, CopiedRanges, CopyChunk, CopyEvent, CopyLines, CopyOptions, CopySnapshot,
+    CopyTable, ExportedSlot, Lsn, PublicationFacts, Refused, RowPlan, ServerFacts, SqlConnection, Stamp, TableFacts,
+    TableRows, count_rows, read_tables, start_copy,
 };
 use landfall_types::{Offset, PartitionId, Timestamp};
 use tokio::sync::mpsc;
@@ -32,7 +32,6 @@ pub(crate) struct SourceSnapshot {
     connect: ConnectOptions,
     copy: CopyOptions,
     tables: Vec<TableFacts>,
-    server: ServerFacts,
 }
 
 impl SourceSnapshot {
@@ -53,17 +52,12 @@ impl SourceSnapshot {
         let matched = read_tables(&sql, &patterns, &publication.tables).await?;
         let block = server.settings.get("block_size").and_then(|text| text.parse().ok());
         let copy = CopyOptions { block_bytes: block.unwrap_or(8_192), ..options.copy.clone() };
-        Ok(SourceSnapshot { slot, sql, connect, copy, tables: matched.tables, server })
+        Ok(SourceSnapshot { slot, sql, connect, copy, tables: matched.tables })
     }
 
     /// S: commits before it are in the snapshot, no other.
     pub(crate) fn position(&self) -> Lsn {
         self.slot.consistent_point()
-    }
-
-    /// The server, as it was just before.
-    pub(crate) fn server(&self) -> &ServerFacts {
-        &self.server
     }
 
     /// The tables in it.
@@ -168,7 +162,9 @@ impl RowReader {
                     self.refused.fetch_add(1, Ordering::Relaxed);
                 }
                 Err(Refused::Table(error)) => return Err(error.into()),
-                Err(Refused::Full) => anyhow::bail!("a row of {} is larger than a column holds", self.rows.plan().shape().name),
+                Err(Refused::Full) => {
+                    anyhow::bail!("a row of {} is larger than a column holds", self.rows.plan().shape().name)
+                }
             }
             if self.rows.rows() >= BATCH_ROWS || self.rows.bytes() >= BATCH_BYTES {
                 self.hand_over(send).await?;

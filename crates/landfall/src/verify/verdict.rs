@@ -141,7 +141,9 @@ impl TableVerdict {
         let mut line = format!("{word:<8} {:<40}", self.table);
         match &self.reason {
             Some(reason) => line.push_str(reason),
-            None => line.push_str(&format!("{} rows at the source, {} in the target", self.source_rows, self.target_rows)),
+            None => {
+                line.push_str(&format!("{} rows at the source, {} in the target", self.source_rows, self.target_rows))
+            }
         }
         if self.refused_rows > 0 {
             line.push_str(&format!("; {} rows of the source are dead letters by its policies", self.refused_rows));
@@ -160,7 +162,8 @@ impl TableVerdict {
         for row in self.rows.iter().take(ROWS_PRINTED_MAX) {
             stdout::line(format!("         {}", row.line()))?;
         }
-        let unshown = (self.missing + self.extra + self.different).saturating_sub(self.rows.len().min(ROWS_PRINTED_MAX) as u64);
+        let unshown =
+            (self.missing + self.extra + self.different).saturating_sub(self.rows.len().min(ROWS_PRINTED_MAX) as u64);
         if unshown > 0 {
             stdout::line(format!("         and {unshown} more"))?;
         }

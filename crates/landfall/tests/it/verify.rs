@@ -95,8 +95,12 @@ fn verify_finds_one_changed_cell() {
     let ended = shop.verify(Some(&running), &[]).expect_code(1).expect("unequal");
     let items = tables(&ended).into_iter().find(|table| table["table"] == "public.items").expect("items");
     assert_eq!(items["verdict"], "unequal");
-    assert_eq!((items["missing"].as_u64(), items["extra"].as_u64(), items["different"].as_u64()), (Some(0), Some(0), Some(1)));
-    let row = serde_json::json!([{"kind": "different", "key": {"shop": "100", "line": "line 1"}, "columns": ["cents"]}]);
+    assert_eq!(
+        (items["missing"].as_u64(), items["extra"].as_u64(), items["different"].as_u64()),
+        (Some(0), Some(0), Some(1))
+    );
+    let row =
+        serde_json::json!([{"kind": "different", "key": {"shop": "100", "line": "line 1"}, "columns": ["cents"]}]);
     assert_eq!(items["rows"], row);
     assert!(!ended.stdout.contains("12345.67"), "values are shown only where they are asked for");
 
@@ -106,10 +110,15 @@ fn verify_finds_one_changed_cell() {
     assert_eq!(items[0]["rows"][0]["source"]["cents"], "12345.67");
     assert_eq!(items[0]["rows"][0]["target"]["cents"], "42.86");
 
-    unseen("DELETE FROM items WHERE shop = 200 AND line = 'line 0'; INSERT INTO items (shop, line) VALUES (9999, 'new')");
+    unseen(
+        "DELETE FROM items WHERE shop = 200 AND line = 'line 0'; INSERT INTO items (shop, line) VALUES (9999, 'new')",
+    );
     let ended = shop.verify(Some(&running), &[]).expect_code(1).expect("unequal");
     let items = tables(&ended).into_iter().find(|table| table["table"] == "public.items").expect("items");
-    assert_eq!((items["missing"].as_u64(), items["extra"].as_u64(), items["different"].as_u64()), (Some(1), Some(1), Some(1)));
+    assert_eq!(
+        (items["missing"].as_u64(), items["extra"].as_u64(), items["different"].as_u64()),
+        (Some(1), Some(1), Some(1))
+    );
     // One row more and one less: counts alone do not see it, which is why they are not the default.
     shop.verify(Some(&running), &["--counts"]).expect_code(0).expect("equal counts");
     shop.sql("DELETE FROM notes WHERE at < date '2026-02-01'");

@@ -189,7 +189,8 @@ impl<'a> StreamBench<'a> {
         wait(&pipeline, work.name, |_| sink.rows() >= work.changes()).await?;
         let seconds = began.elapsed().as_secs_f64();
         let own_cpu = cpu_seconds(own).context("our own processor time")? - cpu;
-        let sender = format!("SELECT active_pid::text FROM pg_replication_slots WHERE slot_name = '{}'", self.options.slot);
+        let sender =
+            format!("SELECT active_pid::text FROM pg_replication_slots WHERE slot_name = '{}'", self.options.slot);
         let sender: u32 = self.text(&sender).await?.parse()?;
         let sender_cpu = cpu_seconds(sender).context("the walsender's processor time")?;
         self.stop(&pipeline).await?;
@@ -210,7 +211,8 @@ impl<'a> StreamBench<'a> {
         command.args(["--slot", PEER_SLOT, "--start", "--no-loop", "--endpos", &end.to_string(), "-f", "/dev/null"]);
         command.args(["-o", "proto_version=1", "-o", &publication]).stdin(Stdio::null());
         let began = Instant::now();
-        let output = tokio::time::timeout(READ_WITHIN, tokio::process::Command::from(command).kill_on_drop(true).output());
+        let output =
+            tokio::time::timeout(READ_WITHIN, tokio::process::Command::from(command).kill_on_drop(true).output());
         let output = output.await.context("it did not end")?.context("it could not be started")?;
         ensure!(output.status.success(), "it failed: {}", String::from_utf8_lossy(&output.stderr).trim());
         Ok(began.elapsed())
@@ -247,11 +249,7 @@ impl<'a> StreamBench<'a> {
 }
 
 /// Waits until something holds of a pipeline.
-async fn wait(
-    pipeline: &PipelineHandle,
-    what: &str,
-    holds: impl Fn(&PipelineHandle) -> bool,
-) -> anyhow::Result<()> {
+async fn wait(pipeline: &PipelineHandle, what: &str, holds: impl Fn(&PipelineHandle) -> bool) -> anyhow::Result<()> {
     let until = Instant::now() + READ_WITHIN;
     let mut looks = tokio::time::interval(LOOK_EVERY);
     while !holds(pipeline) {

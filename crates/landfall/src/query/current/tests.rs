@@ -260,7 +260,8 @@ async fn the_documented_view_gives_the_same_state() {
     let context = SessionContext::new();
     let table = MemTable::try_new(batch(&[]).schema(), vec![vec![batch(&changes)]]).expect("a table");
     context.register_table("orders_changes", Arc::new(table)).expect("registered");
-    let query = query.replace("order_id, line", "shop, \"Line No\"").replace("c.order_id, c.line", "c.shop, c.\"Line No\"");
+    let query =
+        query.replace("order_id, line", "shop, \"Line No\"").replace("c.order_id, c.line", "c.shop, c.\"Line No\"");
     let query = query.trim().trim_end_matches(';');
     let found = rows_of(context.sql(query).await.expect("planned").collect().await.expect("run"));
     assert_eq!(found, state_of(&[changes], None).await);
@@ -302,7 +303,9 @@ fn land(path: &Path, changes: &[Change]) {
         .schema()
         .fields()
         .iter()
-        .map(|field| serde_json::json!({"name": field.name(), "type": type_of(field), "nullable": true, "metadata": {}}))
+        .map(
+            |field| serde_json::json!({"name": field.name(), "type": type_of(field), "nullable": true, "metadata": {}}),
+        )
         .collect();
     let schema = serde_json::json!({"type": "struct", "fields": fields}).to_string();
     let log = [

@@ -85,7 +85,8 @@ async fn missing_extra_and_different_rows_are_told_apart() {
     other.remove(200);
     let found = found(&rows(), &other).await;
     assert_eq!((found.missing, found.extra, found.different), (2, 1, 1));
-    let expected = [(Kind::Missing, vec![]), (Kind::Missing, vec![]), (Kind::Extra, vec![]), (Kind::Different, vec!["amount"])];
+    let expected =
+        [(Kind::Missing, vec![]), (Kind::Missing, vec![]), (Kind::Extra, vec![]), (Kind::Different, vec!["amount"])];
     assert_eq!(kinds(&found), expected);
 }
 
