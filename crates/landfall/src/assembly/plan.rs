@@ -181,7 +181,12 @@ async fn plan_one(
     let built = pipelines::build(config, schema, around, is_offline)?;
     let plan = built.pipeline.plan(options.online).await;
     let plan = plan.map_err(|error| pipelines::plan_finding(config, error, around.file))?;
-    Ok(PlannedPipeline { plan: Some(plan), steps: built.steps, schema: built.schema, ..nothing(server) })
+    Ok(PlannedPipeline {
+        plan: Some(plan),
+        steps: built.steps,
+        schema: built.schema,
+        ..nothing(server)
+    })
 }
 
 fn memory_plan(config: &Config, limit: ByteSize, pipelines: &[PlannedPipeline]) -> MemoryPlan {

@@ -112,10 +112,7 @@ pub(super) fn read(section: Section<'_>) -> Option<PostgresConfig> {
         contradiction(&section, "liveness_timeout", text, help);
     }
     if adopts_slot && snapshot.copies {
-        let text = format!(
-            "`{0}.slot.adopt` takes a slot over as it stands, `{0}.snapshot.mode: initial` copies",
-            section.path()
-        );
+        let text = format!("`{0}.slot.adopt` takes a slot over as it stands, `{0}.snapshot.mode: initial` copies", section.path());
         contradiction(&section, "slot", text, "add `snapshot: { mode: never }`, or remove `adopt`");
     }
     let config = PostgresConfig {
@@ -339,7 +336,9 @@ fn read_queue(section: &Section<'_>) -> QueueSettings {
     let bytes = |size: ByteSize| usize::try_from(size.get()).unwrap_or(usize::MAX);
     let read = QueueSettings {
         batch_records: queue.length("batch_records", 1..=65_536, "records").unwrap_or(default.batch_records),
-        batch_bytes: queue.size("batch_bytes", ByteSize::kib(4)..=ByteSize::mib(16)).map_or(default.batch_bytes, bytes),
+        batch_bytes: queue
+            .size("batch_bytes", ByteSize::kib(4)..=ByteSize::mib(16))
+            .map_or(default.batch_bytes, bytes),
         max_records: queue.count("max_records", 2..=1_000_000_000, "records").unwrap_or(default.max_records),
         max_bytes: queue
             .size("max_bytes", ByteSize::mib(1)..=ByteSize::gib(8))
@@ -350,11 +349,7 @@ fn read_queue(section: &Section<'_>) -> QueueSettings {
     };
     // What the bounds of single keys leave open: that two bundles fit.
     if let Err(error) = read.check() {
-        queue.error(
-            codes::CONTRADICTION,
-            error.key,
-            format!("`{}.{}` is {}; it may be {}", queue.path(), error.key, error.value, error.bounds),
-        );
+        queue.error(codes::CONTRADICTION, error.key, format!("`{}.{}` is {}; it may be {}", queue.path(), error.key, error.value, error.bounds));
     }
     queue.finish();
     read
