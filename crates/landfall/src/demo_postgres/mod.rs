@@ -128,7 +128,8 @@ pipelines:
         tables:
           "public.*": {{}}
     to:
-      delta: {{ path: {lake}, commit_every: 1s }}
+      delta: {{ path: {lake}, commit_every: 500ms }}
+    batch: {{ age: 200ms }}
     on_error: dead_letter
 "#,
         data = path("data"),

@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use landfall_engine::contract::{PipelineId, Sink, TableDecoder, TableSpec, Wanted};
-use landfall_engine::{ChainParts, NullSink, Pipeline, PipelineHandle, SinkOptions};
+use landfall_engine::{
+    ChainParts, NullSink, OnError, OnErrors, Pipeline, PipelineHandle, PipelineOptions, SinkOptions,
+};
 use landfall_postgres::{
     CaptureOptions, ConnectOptions, Lsn, PostgresSource, RowOptions, SqlConnection, TableChoice, Target,
 };
@@ -226,7 +228,10 @@ impl<'a> StreamBench<'a> {
         });
         let sink = sink.clone();
         let destination = Arc::new(move |_: &TableSpec| Ok(Arc::new(sink.clone()) as Arc<dyn Sink>));
+        // A row that cannot be carried would be a wrong measure.
+        let on_error = OnErrors { decode: OnError::Fail, sql: OnError::Fail, sink: OnError::Fail };
         let pipeline = Pipeline::of_tables(PipelineId("bench".to_owned()), source, chain)
+            .options(PipelineOptions { on_error, ..PipelineOptions::default() })
             .max_inflight_bytes(ByteSize::mib(256))
             .table_sink("null", destination, SinkOptions::default());
         Ok(pipeline.start(self.state.handle(), &Handle::current())?)
