@@ -122,7 +122,10 @@ fn print_json(args: &CheckArgs, findings: &[&Finding], plan: &CheckPlan, worst: 
             .collect(),
         paths: planned()
             .flat_map(|(pipeline, plan)| {
-                let of_tables = plan.tables.iter().flat_map(|table| table.sinks.iter().map(|sink| (Some(table.name.as_str()), sink)));
+                let of_tables = plan
+                    .tables
+                    .iter()
+                    .flat_map(|table| table.sinks.iter().map(|sink| (Some(table.name.as_str()), sink)));
                 plan.sinks.iter().map(|sink| (None, sink)).chain(of_tables).map(|(table, sink)| PathLine {
                     pipeline: &pipeline.name,
                     table,

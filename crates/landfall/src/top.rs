@@ -241,7 +241,9 @@ fn of_tables(pipeline: &PipelineRow) -> String {
     }
     align_right(&mut shown, 1..=2);
     match tables.len().checked_sub(TABLES_MAX) {
-        Some(more @ 1..) => format!("{shown}\n … and {more} more, all of them: landfall tables CONFIG {} list", pipeline.name),
+        Some(more @ 1..) => {
+            format!("{shown}\n … and {more} more, all of them: landfall tables CONFIG {} list", pipeline.name)
+        }
         _ => shown.to_string(),
     }
 }
@@ -261,9 +263,7 @@ mod tests {
     /// Catches a captured table that is not shown, or shown without what the source and the engine say of it.
     #[test]
     fn tables_of_a_capture_are_shown_with_what_stands_against_them() {
-        let table = |name: &str, phase: &str, parked: Value| {
-            serde_json::json!({"name": name, "target": name, "phase": phase, "shape": 2, "parked": parked})
-        };
+        let table = |name: &str, phase: &str, parked: Value| serde_json::json!({"name": name, "target": name, "phase": phase, "shape": 2, "parked": parked});
         let parked = serde_json::json!({"code": "LF-PG0501", "reason": "rewritten", "at": "0/1"});
         let tables = [table("public.orders", "streaming", Value::Null), table("public.prices", "parked", parked)];
         let status = serde_json::json!({"pipelines": [{"name": "shop", "state": "running", "sinks": [],

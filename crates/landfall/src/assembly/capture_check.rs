@@ -68,8 +68,7 @@ pub(super) async fn ask(options: &CaptureOptions, data_dir: &Path) -> ServerChec
         Stored::Damaged(finding) => findings.insert(0, finding),
         Stored::Closed(why) => {
             findings.retain(|finding| !finding.text.starts_with(&format!("slot `{}` will be created", options.slot)));
-            left_out =
-                Some(format!("pipeline {}: the slot against the stored position ({why})", options.pipeline));
+            left_out = Some(format!("pipeline {}: the slot against the stored position ({why})", options.pipeline));
         }
         Stored::Nothing | Stored::Record(_) => {}
     }
@@ -107,7 +106,9 @@ fn stored(options: &CaptureOptions, data_dir: &Path) -> Stored {
     let reader = match StateReader::look(data_dir) {
         Ok(StateLook::Absent) => return Stored::Nothing,
         Ok(StateLook::InUse) => return Stored::Closed("a process runs on the data directory; its /v1/status shows it"),
-        Ok(StateLook::NeedsRecovery) => return Stored::Closed("the last process was killed; the next start recovers it"),
+        Ok(StateLook::NeedsRecovery) => {
+            return Stored::Closed("the last process was killed; the next start recovers it");
+        }
         Ok(StateLook::Readable(reader)) => reader,
         Err(error) => return damaged(error.code(), error.to_string()),
     };

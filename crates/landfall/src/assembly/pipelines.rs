@@ -129,9 +129,10 @@ pub(super) fn build(
 }
 
 fn open_channel(config: &PipelineConfig, around: &Surroundings<'_>, name: &str) -> Result<Channel, Finding> {
-    around.channels.get(name).ok_or_else(|| {
-        Finding::error(codes::UNDEFINED, Some(config.mark), format!("the channel `{name}` is not open"))
-    })
+    around
+        .channels
+        .get(name)
+        .ok_or_else(|| Finding::error(codes::UNDEFINED, Some(config.mark), format!("the channel `{name}` is not open")))
 }
 
 /// What every pipeline has, whatever its source.
@@ -149,12 +150,9 @@ fn finished<S: Source + 'static>(
 }
 
 /// A plan's refusal at the place that it speaks of.
-pub(super) fn plan_finding(
-    config: &PipelineConfig,
-    error: PlanError,
-    file: &str,
-) -> Finding {
-    let mut of_tables = config.capture().into_iter().flat_map(|capture| &capture.tables).filter_map(|of| of.sql.as_ref());
+pub(super) fn plan_finding(config: &PipelineConfig, error: PlanError, file: &str) -> Finding {
+    let mut of_tables =
+        config.capture().into_iter().flat_map(|capture| &capture.tables).filter_map(|of| of.sql.as_ref());
     // One query of several tables is named in the text.
     let query = config.sql.as_ref().or(of_tables.next()).filter(|_| of_tables.next().is_none());
     if let (Some(_), Some(query)) = (&error.span, query) {

@@ -83,8 +83,7 @@ pub(crate) async fn plan(config: &Config, source: &str, options: Options) -> any
     let channels = stand_ins(config, limit, scratch.path(), &state, &clock)?;
     for pipeline in &config.pipelines {
         if let Some(capture) = pipeline.capture().filter(|_| !options.online) {
-            let what = "the server of";
-            plan.left_out.push(format!("{what} pipeline {}, {}", pipeline.name, endpoints(capture)));
+            plan.left_out.push(format!("the server of pipeline {}, {}", pipeline.name, endpoints(capture)));
         }
         let around = Surroundings {
             channels: &channels,
@@ -181,12 +180,7 @@ async fn plan_one(
     let built = pipelines::build(config, schema, around, is_offline)?;
     let plan = built.pipeline.plan(options.online).await;
     let plan = plan.map_err(|error| pipelines::plan_finding(config, error, around.file))?;
-    Ok(PlannedPipeline {
-        plan: Some(plan),
-        steps: built.steps,
-        schema: built.schema,
-        ..nothing(server)
-    })
+    Ok(PlannedPipeline { plan: Some(plan), steps: built.steps, schema: built.schema, ..nothing(server) })
 }
 
 fn memory_plan(config: &Config, limit: ByteSize, pipelines: &[PlannedPipeline]) -> MemoryPlan {

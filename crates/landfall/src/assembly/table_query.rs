@@ -120,10 +120,7 @@ mod tests {
             column(columns::OP, Arc::new(StringArray::from(vec!["s", "u", "d"]))),
             column(columns::COMMIT_LSN, Arc::new(UInt64Array::from(vec![u64::MAX - 2, u64::MAX - 1, u64::MAX]))),
             column(columns::SEQ, Arc::new(UInt64Array::from(vec![0, 2, 3]))),
-            column(
-                columns::COMMIT_TS,
-                Arc::new(TimestampMicrosecondArray::from(vec![1, 2, 3]).with_timezone("UTC")),
-            ),
+            column(columns::COMMIT_TS, Arc::new(TimestampMicrosecondArray::from(vec![1, 2, 3]).with_timezone("UTC"))),
             column(columns::XID, Arc::new(UInt32Array::from(vec![None, Some(7), Some(8)]))),
             column(columns::PARTITION, Arc::new(UInt32Array::from(vec![4, 4, 4]))),
             column(columns::OFFSET, Arc::new(UInt64Array::from(vec![0, 1, 2]))),

@@ -112,11 +112,20 @@ pub(super) fn read(section: Section<'_>) -> Option<PostgresConfig> {
         contradiction(&section, "liveness_timeout", text, help);
     }
     if adopts_slot && snapshot.copies {
-        let text = format!("`{0}.slot.adopt` takes a slot over as it stands, `{0}.snapshot.mode: initial` copies", section.path());
+        let text = format!(
+            "`{0}.slot.adopt` takes a slot over as it stands, `{0}.snapshot.mode: initial` copies",
+            section.path()
+        );
         contradiction(&section, "slot", text, "add `snapshot: { mode: never }`, or remove `adopt`");
     }
-    let config = PostgresConfig {
-        mark: section.mark(),
+    let origin = section.choice("origin", &[("any", None), ("none", Some("none"))]).flatten();
+    let max_message = section.size("max_message", ByteSize::mib(1)..=ByteSize::gib(1));
+    let linger = section.duration("linger", Duration::ZERO..=10 * SECOND);
+    let mark = section.mark();
+    refuse_later_keys(&section);
+    section.finish();
+    Some(PostgresConfig {
+        mark,
         connect: connect?,
         tables: tables?,
         slot,
@@ -124,20 +133,17 @@ pub(super) fn read(section: Section<'_>) -> Option<PostgresConfig> {
         adopts_slot,
         publication,
         creates_publication,
-        origin: section.choice("origin", &[("any", None), ("none", Some("none"))]).flatten().map(str::to_owned),
+        origin: origin.map(str::to_owned),
         copies: snapshot.copies,
         copy_connections: snapshot.connections,
         copy_range: snapshot.range,
         slot_timeout: snapshot.slot_timeout,
         queue,
-        max_message: section.size("max_message", ByteSize::mib(1)..=ByteSize::gib(1)),
+        max_message,
         feedback_interval,
         liveness_timeout,
-        linger: section.duration("linger", Duration::ZERO..=10 * SECOND),
-    };
-    refuse_later_keys(&section);
-    section.finish();
-    Some(config)
+        linger,
+    })
 }
 
 fn contradiction(section: &Section<'_>, key: &str, text: String, help: &str) {
@@ -336,9 +342,7 @@ fn read_queue(section: &Section<'_>) -> QueueSettings {
     let bytes = |size: ByteSize| usize::try_from(size.get()).unwrap_or(usize::MAX);
     let read = QueueSettings {
         batch_records: queue.length("batch_records", 1..=65_536, "records").unwrap_or(default.batch_records),
-        batch_bytes: queue
-            .size("batch_bytes", ByteSize::kib(4)..=ByteSize::mib(16))
-            .map_or(default.batch_bytes, bytes),
+        batch_bytes: queue.size("batch_bytes", ByteSize::kib(4)..=ByteSize::mib(16)).map_or(default.batch_bytes, bytes),
         max_records: queue.count("max_records", 2..=1_000_000_000, "records").unwrap_or(default.max_records),
         max_bytes: queue
             .size("max_bytes", ByteSize::mib(1)..=ByteSize::gib(8))
@@ -349,7 +353,11 @@ fn read_queue(section: &Section<'_>) -> QueueSettings {
     };
     // What the bounds of single keys leave open: that two bundles fit.
     if let Err(error) = read.check() {
-        queue.error(codes::CONTRADICTION, error.key, format!("`{}.{}` is {}; it may be {}", queue.path(), error.key, error.value, error.bounds));
+        queue.error(
+            codes::CONTRADICTION,
+            error.key,
+            format!("`{}.{}` is {}; it may be {}", queue.path(), error.key, error.value, error.bounds),
+        );
     }
     queue.finish();
     read

@@ -84,14 +84,20 @@ values: { infinity: clamp, invalid_text: replace }",
     assert_eq!((capture.queue.batch_records, capture.queue.max_records), (10, 20));
     assert_eq!((capture.max_message, capture.copy_range), (Some(ByteSize::mib(1)), Some(ByteSize::mib(8))));
     assert_eq!((capture.copy_connections, capture.linger), (Some(64), Some(Duration::ZERO)));
-    assert_eq!((capture.feedback_interval, capture.slot_timeout), (Some(Duration::from_secs(1)), Some(Duration::from_secs(5))));
+    assert_eq!(
+        (capture.feedback_interval, capture.slot_timeout),
+        (Some(Duration::from_secs(1)), Some(Duration::from_secs(5)))
+    );
     assert!(capture.may_be_several());
     let [orders, audit] = capture.tables.as_slice() else { panic!("{:?}", capture.tables) };
     assert_eq!(orders.sql.as_ref().map(|query| query.text.as_str()), Some("SELECT id FROM input"));
     // Each level says what the one above it does not.
     assert_eq!((orders.values.nan, orders.values.infinity), (NanPolicy::Null, RangePolicy::Clamp));
     let price = orders.columns.get("price").expect("a column's own");
-    assert_eq!((price.nan, price.infinity, price.invalid_text), (NanPolicy::Null, RangePolicy::Text, InvalidText::Replace));
+    assert_eq!(
+        (price.nan, price.infinity, price.invalid_text),
+        (NanPolicy::Null, RangePolicy::Text, InvalidText::Replace)
+    );
     assert_eq!(price.numeric_unbounded, NumericUnbounded::Decimal { precision: 20, scale: 4 });
     assert_eq!((audit.values.nan, audit.values.infinity), (NanPolicy::Error, RangePolicy::Clamp));
 }
@@ -151,7 +157,11 @@ fn mistakes_in_a_capture_have_a_caret_and_a_next_step() {
     ] {
         let source = SHOP.replace(from, to);
         let found = refused(&source);
-        assert!(found.text.contains(word) || found.help.as_deref().is_some_and(|help| help.contains(word)), "{}", found.text);
+        assert!(
+            found.text.contains(word) || found.help.as_deref().is_some_and(|help| help.contains(word)),
+            "{}",
+            found.text
+        );
         assert!(found.mark.is_some());
     }
 }
@@ -160,14 +170,30 @@ fn mistakes_in_a_capture_have_a_caret_and_a_next_step() {
 #[test]
 fn keys_of_a_later_capture_are_refused_by_name() {
     for key in [
-        "heartbeat", "streaming", "txn", "net_keys", "order", "on_park", "row_error_limit", "backlog", "schema",
-        "wal_held_warn", "resync", "primary_url", "before", "messages", "verify", "transport_events",
+        "heartbeat",
+        "streaming",
+        "txn",
+        "net_keys",
+        "order",
+        "on_park",
+        "row_error_limit",
+        "backlog",
+        "schema",
+        "wal_held_warn",
+        "resync",
+        "primary_url",
+        "before",
+        "messages",
+        "verify",
+        "transport_events",
     ] {
         let found = refused(&with(&format!("{key}: 1")));
         assert_eq!(found.code, codes::NOT_YET, "{key}: {}", found.text);
         assert!(found.text.contains(key) && found.help.is_some(), "{}", found.text);
     }
-    for keys in ["slot: { failover: auto }", "snapshot: { add: wait }", "snapshot: { lock_timeout: 5s }", "toast: merge"] {
+    for keys in
+        ["slot: { failover: auto }", "snapshot: { add: wait }", "snapshot: { lock_timeout: 5s }", "toast: merge"]
+    {
         assert_eq!(refused(&with(keys)).code, codes::NOT_YET, "{keys}");
     }
     for key in ["key", "mode", "table", "order_by", "partition_by", "deletes", "truncate", "nulls", "drop", "on_park"] {
@@ -183,23 +209,28 @@ fn a_capture_and_its_destination_must_fit() {
     let to = |text: &str| SHOP.replace("{ delta: { path: \"./lake/{table}\" } }", text);
     accepted(&to("{ delta: { path: ./lake/orders } }"));
     for (source, code, word) in [
-        (to("{ delta: { path: ./lake/orders } }").replace("public.orders", "\"public.*\""), codes::CONTRADICTION, "several"),
-        (to("{ files: { path: ./out } }"), codes::NOT_YET, "files"),
         (
-            format!("channels: {{ changes: {{}} }}\n{}", to("{ channel: { name: changes } }")),
-            codes::NOT_YET,
-            "channel",
+            to("{ delta: { path: ./lake/orders } }").replace("public.orders", "\"public.*\""),
+            codes::CONTRADICTION,
+            "several",
         ),
+        (to("{ files: { path: ./out } }"), codes::NOT_YET, "files"),
+        (format!("channels: {{ changes: {{}} }}\n{}", to("{ channel: { name: changes } }")), codes::NOT_YET, "channel"),
         (to("{ delta: { path: \"./lake/{table}\", where: \"id > 1\" } }"), codes::NOT_YET, "where"),
         (format!("{SHOP}    sql: SELECT 1 AS a FROM input\n"), codes::CONTRADICTION, "sql"),
         (format!("{SHOP}    decode: raw\n"), codes::CONTRADICTION, "decode"),
-        (SHOP.replace("      postgres:\n", "      start: latest\n      postgres:\n"), codes::CONTRADICTION, "one source"),
+        (
+            SHOP.replace("      postgres:\n", "      start: latest\n      postgres:\n"),
+            codes::CONTRADICTION,
+            "one source",
+        ),
     ] {
         let found = refused(&source);
         assert_eq!(found.code, code, "{}", found.text);
         assert!(found.text.contains(word), "{}", found.text);
     }
-    let record = "channels: { a: {} }\npipelines: { p: { from: { channel: a }, to: { delta: { path: \"./lake/{table}\" } } } }";
+    let record =
+        "channels: { a: {} }\npipelines: { p: { from: { channel: a }, to: { delta: { path: \"./lake/{table}\" } } } }";
     assert_eq!(refused(record).code, codes::CONTRADICTION);
     let config = accepted(SHOP);
     let SinkKind::Delta(delta) = &config.pipelines[0].sinks[0].kind else { panic!("a table") };

@@ -27,8 +27,8 @@ pub(crate) use capture::{PostgresConfig, TABLE_PLACE, TableConfig};
 pub(crate) use channels::{ChannelConfig, ChannelFormat, PayloadCheck, SchemaChange};
 pub(crate) use finding::{CODES, Finding, FindingJson, Level, codes};
 pub(crate) use pipelines::{
-    DecodeConfig, Framing, FromConfig, InferConfig, JsonConfig, PipelineConfig, Policy, QueryText, RetryConfig, SchemaColumn,
-    StartAt,
+    DecodeConfig, Framing, FromConfig, InferConfig, JsonConfig, PipelineConfig, Policy, QueryText, RetryConfig,
+    SchemaColumn, StartAt,
 };
 pub(crate) use process::ProcessConfig;
 pub(crate) use query_place::place_in_file;

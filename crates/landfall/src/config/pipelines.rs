@@ -332,7 +332,8 @@ fn read_one(section: Section<'_>, name: &str, mark: Mark, process: &ProcessConfi
     if config.capture().is_some() {
         for key in ["decode", "sql"] {
             if section.get(key).is_some() {
-                let text = format!("`{}.{key}` is for records; the rows of a database are columns already", section.path());
+                let text =
+                    format!("`{}.{key}` is for records; the rows of a database are columns already", section.path());
                 let mark = Some(section.mark_of(key));
                 section.findings().push(
                     Finding::error(codes::CONTRADICTION, mark, text)

@@ -58,7 +58,11 @@ fn captured<'a>(config: &'a Config, name: &str) -> anyhow::Result<Captured<'a>> 
         anyhow::bail!("the configuration has no pipeline `{name}` ({}); it has: {}", codes::ARGUMENT, known());
     };
     let Some(capture) = pipeline.capture() else {
-        anyhow::bail!("pipeline `{name}` reads a channel, which has no tables ({}); captures: {}", codes::ARGUMENT, known());
+        anyhow::bail!(
+            "pipeline `{name}` reads a channel, which has no tables ({}); captures: {}",
+            codes::ARGUMENT,
+            known()
+        );
     };
     Ok(Captured { pipeline, capture })
 }

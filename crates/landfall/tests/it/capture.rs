@@ -75,10 +75,12 @@ pipelines:
 
     /// Asks until the table holds what the database holds, column for column.
     fn wait_until_landed(&self, table: &str, key: &str, columns: &str) {
-        let fields = columns.split(',').map(|column| format!("'{0}', {0}", column.trim())).collect::<Vec<_>>().join(", ");
+        let fields =
+            columns.split(',').map(|column| format!("'{0}', {0}", column.trim())).collect::<Vec<_>>().join(", ");
         // Numbers with a fraction come as numbers from one and as text from the other.
         let source = self.psql(&format!("SELECT json_build_object({fields})::text FROM {table} ORDER BY {key}"));
-        let expected: Vec<Value> = source.lines().map(|line| plain(serde_json::from_str(line).expect("JSON"))).collect();
+        let expected: Vec<Value> =
+            source.lines().map(|line| plain(serde_json::from_str(line).expect("JSON"))).collect();
         let now = NOW.replace("{columns}", columns).replace("{key}", key).replace("{table}", table);
         let until = Instant::now() + LAND_WITHIN;
         loop {
@@ -152,7 +154,9 @@ fn plain(row: Value) -> Value {
         Value::Number(number) => Value::String(format!("{:.4}", number.as_f64().unwrap_or_default())),
         other => other,
     };
-    Value::Object(fields.into_iter().filter(|(_, value)| !value.is_null()).map(|(name, value)| (name, plain(value))).collect())
+    Value::Object(
+        fields.into_iter().filter(|(_, value)| !value.is_null()).map(|(name, value)| (name, plain(value))).collect(),
+    )
 }
 
 fn end_well(running: Running) {
@@ -226,21 +230,24 @@ fn check_says_what_the_server_lacks() {
     let json = broken.check(&["--json"]).expect_code(1).expect("refused").last_json().expect("JSON");
     assert_eq!(json["ok"], false);
     let findings = json["findings"].as_array().expect("findings");
-    let of = |code: &str| findings.iter().find(|one| one["code"] == code).unwrap_or_else(|| panic!("no {code} in {json}"));
+    let of =
+        |code: &str| findings.iter().find(|one| one["code"] == code).unwrap_or_else(|| panic!("no {code} in {json}"));
     for (code, level) in [("LF-PG0114", "error"), ("LF-PG0505", "error"), ("LF-PG0506", "error")] {
         let found = of(code);
         assert_eq!(found["level"], level, "{found}");
         assert!(found["line"].as_u64().is_some_and(|line| line > 0), "a place in the file: {found}");
         broken.site.landfall(["explain", code]).run(COMMAND_WITHIN).expect("ends").expect_code(0).expect("a page");
     }
-    let offline = broken.check(&["--offline", "--json"]).expect_code(0).expect("nothing asked").last_json().expect("JSON");
+    let offline =
+        broken.check(&["--offline", "--json"]).expect_code(0).expect("nothing asked").last_json().expect("JSON");
     assert!(offline["left_out"].to_string().contains("the server of pipeline shop"), "{offline}");
 
     let fit = Shop::start(&[("max_slot_wal_keep_size", "10GB")], TABLES);
     let text = fit.check(&[]).expect_code(0).expect("fit");
     assert!(text.stdout.contains("slot `landfall_shop` will be created"), "{}", text.stdout);
     assert!(text.stdout.contains("table public.orders") && text.stdout.contains("exactly once"), "{}", text.stdout);
-    let left: Vec<_> = std::fs::read_dir(fit.site.path("")).expect("the directory").flatten().map(|e| e.file_name()).collect();
+    let left: Vec<_> =
+        std::fs::read_dir(fit.site.path("")).expect("the directory").flatten().map(|e| e.file_name()).collect();
     assert_eq!(left, ["landfall.yaml"], "check leaves something behind");
     assert_eq!(fit.psql("SELECT count(*) FROM pg_replication_slots"), "0");
     assert_eq!(fit.psql("SELECT count(*) FROM pg_publication"), "0");

@@ -83,7 +83,10 @@ fn a_table_copied_again_shares_no_partition_with_its_past() {
     assert_eq!((table.phase, &table.copy, &table.park), (TablePhase::Waiting, &None, &None));
     assert_eq!(table.stream_partition, before.next_partition);
     assert_eq!(record.next_partition, before.next_partition + 1);
-    assert_eq!((record.through, &record.slot, &record.tables[..2]), (before.through, &before.slot, &before.tables[..2]));
+    assert_eq!(
+        (record.through, &record.slot, &record.tables[..2]),
+        (before.through, &before.slot, &before.tables[..2])
+    );
     record.next_partition = u32::MAX;
     assert!(!record.copy_again(RelationId(16_386)), "a number was given twice");
 }
@@ -93,8 +96,13 @@ fn a_table_copied_again_shares_no_partition_with_its_past() {
 fn starting_over_keeps_numbers_going() {
     let mut record = example();
     assert!(record.start_over());
-    let SlotRecord::Intent { slot, system_identifier, database_oid } = &record.slot else { panic!("{:?}", record.slot) };
-    assert_eq!((slot.as_str(), *system_identifier, *database_oid), ("landfall_shop", 7_530_184_932_114_511_873, 16_384));
+    let SlotRecord::Intent { slot, system_identifier, database_oid } = &record.slot else {
+        panic!("{:?}", record.slot)
+    };
+    assert_eq!(
+        (slot.as_str(), *system_identifier, *database_oid),
+        ("landfall_shop", 7_530_184_932_114_511_873, 16_384)
+    );
     assert_eq!((record.epoch, record.through, record.next_partition), (3, Lsn::ZERO, 11));
     assert!(record.tables.iter().all(|table| table.phase == TablePhase::Waiting && table.copy.is_none()));
     let partitions: Vec<u32> = record.tables.iter().map(|table| table.stream_partition).collect();

@@ -134,7 +134,8 @@ impl CompiledSql {
 
     /// Whether an output column is the input's column of the same name, handed on as it is.
     pub fn carries(&self, column: &str) -> bool {
-        self.plan.steps.origin(column).is_some_and(|origin| origin == column)
+        self.plan.output.column_with_name(column).is_some()
+            && self.plan.steps.origin(column).is_some_and(|origin| origin == column)
     }
 
     /// A transform of this query; each chain takes its own.

@@ -17,11 +17,14 @@ pub(super) fn check(config: &Config, pipeline: &PipelineConfig, findings: &Findi
     for sink in &pipeline.sinks {
         let to = &sink.name;
         if let Some(filter) = &sink.filter {
-            let text = format!("`pipelines.{name}.to.{to}.where` is not served for a captured database by this version");
+            let text =
+                format!("`pipelines.{name}.to.{to}.where` is not served for a captured database by this version");
             push(codes::NOT_YET, filter.mark, text, "put the condition into `from.postgres.tables.<table>.sql`");
         }
         match &sink.kind {
-            SinkKind::Delta(delta) if capture.may_be_several() && !delta.path.to_string_lossy().contains(TABLE_PLACE) => {
+            SinkKind::Delta(delta)
+                if capture.may_be_several() && !delta.path.to_string_lossy().contains(TABLE_PLACE) =>
+            {
                 let text = format!(
                     "`pipelines.{name}.to.{to}`: the path `{}` is one place, and `tables` may mean several tables",
                     delta.path.display()
@@ -31,7 +34,12 @@ pub(super) fn check(config: &Config, pipeline: &PipelineConfig, findings: &Findi
             SinkKind::Delta(_) => {}
             SinkKind::Files(_) => {
                 let text = format!("`pipelines.{name}.to.{to}`: `files` takes no captured database in this version");
-                push(codes::NOT_YET, sink.mark, text, "files cannot take back what an interrupted copy wrote: use `delta`");
+                push(
+                    codes::NOT_YET,
+                    sink.mark,
+                    text,
+                    "files cannot take back what an interrupted copy wrote: use `delta`",
+                );
             }
             SinkKind::Channel(_) => {
                 let text = format!("`pipelines.{name}.to.{to}`: `channel` takes no captured database in this version");
@@ -56,7 +64,12 @@ pub(super) fn check(config: &Config, pipeline: &PipelineConfig, findings: &Findi
     if let Some(twin) = before.filter(same_server).find(|other| slot_of(other) == own) {
         let slot = own.unwrap_or_default();
         let text = format!("the pipelines `{}` and `{name}` would share the replication slot `{slot}`", twin.name);
-        push(codes::CONTRADICTION, capture.mark, text, "a slot has one reader: give one of them its own `slot: { name: … }`");
+        push(
+            codes::CONTRADICTION,
+            capture.mark,
+            text,
+            "a slot has one reader: give one of them its own `slot: { name: … }`",
+        );
     }
 }
 
