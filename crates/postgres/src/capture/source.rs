@@ -17,8 +17,8 @@ use super::lane::PostgresLane;
 use super::options::CaptureOptions;
 use super::shared::Shared;
 use super::task;
-use crate::record::SourceRecord;
 use crate::RelationId;
+use crate::record::SourceRecord;
 
 /// One slot of one database, as a source of the engine: its tables' rows as columns, each change once (I9).
 pub struct PostgresSource {

@@ -1,8 +1,10 @@
 //! The source against real servers, and against what they once sent.
 
+mod capture;
 mod check;
 mod database;
 mod golden;
+mod lake;
 mod snapshot;
 mod startup;
 mod transport;

@@ -1,0 +1,256 @@
+//! The whole source against real servers: copied, followed, stopped, killed, started again (P44, P52–P59, P97–P101, I7, I9).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use landfall_engine::contract::PipelineId;
+use landfall_engine::testing::MemoryLetters;
+use landfall_engine::{Pipeline, PipelineHandle, PipelineOptions, SinkOptions};
+use landfall_postgres::{CaptureOptions, PostgresSource, RowOptions, TableChoice};
+use landfall_state::StateStore;
+use landfall_testkit::PostgresInstall;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use tokio::runtime::Handle;
+
+use crate::database::{DEADLINE, Shop};
+use crate::lake::{Lake, chain};
+
+type State = BTreeMap<Vec<String>, BTreeMap<String, Option<String>>>;
+
+struct Bed {
+    shop: Shop,
+    lake: Lake,
+    letters: MemoryLetters,
+    store: StateStore,
+}
+
+impl Bed {
+    fn new(schema: &str) -> Result<Self> {
+        let shop = Shop::start(&PostgresInstall::any()?, &[])?;
+        shop.psql(schema)?;
+        Ok(Bed { shop, lake: Lake::default(), letters: MemoryLetters::new(), store: StateStore::in_memory()? })
+    }
+
+    fn start(&self) -> Result<PipelineHandle> {
+        self.start_with(|_| {})
+    }
+
+    fn start_with(&self, change: impl FnOnce(&mut CaptureOptions)) -> Result<PipelineHandle> {
+        let choice = TableChoice { pattern: "public.*".parse()?, rows: RowOptions::default() };
+        let mut options = CaptureOptions::new("shop", self.shop.options.clone(), vec![choice]);
+        change(&mut options);
+        let source = PostgresSource::new(options, Handle::current());
+        let options = PipelineOptions { checkpoint_interval: Duration::from_millis(100), ..PipelineOptions::default() };
+        let pipeline = Pipeline::of_tables(PipelineId("shop".to_owned()), source, chain())
+            .table_sink("lake", self.lake.sinks(), SinkOptions::default())
+            .dead_letters(Arc::new(self.letters.clone()))
+            .options(options);
+        Ok(pipeline.start(self.store.handle(), &Handle::current())?)
+    }
+
+    /// What the server has, in the form of the lake.
+    fn truth(&self, table: &str, columns: &[&str], key: &[&str]) -> Result<State> {
+        let texts: Vec<String> = columns.iter().map(|name| format!("coalesce({name}::text, chr(1))")).collect();
+        let query = format!("SELECT {} FROM {table}", texts.join(" || chr(2) || "));
+        let answer = self.shop.psql(&query)?;
+        let mut state = State::new();
+        for line in answer.lines().filter(|line| !line.is_empty()) {
+            let values: BTreeMap<String, Option<String>> = columns
+                .iter()
+                .zip(line.split('\u{2}'))
+                .map(|(name, value)| ((*name).to_owned(), (value != "\u{1}").then(|| value.to_owned())))
+                .collect();
+            state.insert(key.iter().map(|name| values[*name].clone().unwrap_or_default()).collect(), values);
+        }
+        Ok(state)
+    }
+
+    async fn until_equal(&self, handle: &PipelineHandle, table: &str, columns: &[&str], key: &[&str]) -> Result<()> {
+        let until = Instant::now() + DEADLINE;
+        loop {
+            let truth = self.truth(table, columns, key)?;
+            let found = self.lake.current(table, key);
+            if truth == found {
+                return Ok(());
+            }
+            if Instant::now() > until {
+                let missing: Vec<_> = truth.iter().filter(|row| found.get(row.0) != Some(row.1)).take(3).collect();
+                let extra: Vec<_> = found.iter().filter(|row| truth.get(row.0) != Some(row.1)).take(3).collect();
+                bail!("{table}: missing {missing:?}, extra {extra:?}; {:#?}", handle.status());
+            }
+            let _ = tokio::time::timeout(Duration::from_millis(20), handle.changes().changed()).await;
+        }
+    }
+}
+
+async fn end(handle: PipelineHandle) {
+    handle.shutdown(Duration::from_secs(20)).await;
+}
+
+const ORDERS: &str = "CREATE TABLE orders (id int PRIMARY KEY, note text, amount bigint);
+    INSERT INTO orders SELECT n, 'note ' || n, n * 10 FROM generate_series(1, 20000) n;";
+const COLUMNS: &[&str] = &["id", "note", "amount"];
+
+/// Catches a row that is in neither copy nor stream, or in both (P52, P95).
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_written_during_the_copy_appear_once() -> Result<()> {
+    let bed = Bed::new(ORDERS)?;
+    let handle = bed.start()?;
+    for round in 0..20 {
+        let first = 20_001 + round * 10;
+        bed.shop.psql(&format!(
+            "INSERT INTO orders SELECT n, 'new', n FROM generate_series({first}, {}) n;
+             UPDATE orders SET note = 'round {round}' WHERE id % 997 = {round};
+             DELETE FROM orders WHERE id = {};",
+            first + 9,
+            round * 7 + 1
+        ))?;
+    }
+    bed.until_equal(&handle, "public.orders", COLUMNS, &["id"]).await?;
+    assert_eq!(bed.lake.doubles("public.orders"), 0);
+    let copied = bed.lake.rows("public.orders").iter().filter(|row| row.op == "s").count();
+    assert!(copied >= 19_900, "{copied} rows were copied");
+    end(handle).await;
+    Ok(())
+}
+
+/// Catches a change that is lost, doubled or out of order over a restart, and a copy that is made again (P98, I9).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_goes_on_where_it_was() -> Result<()> {
+    let bed = Bed::new(ORDERS)?;
+    let handle = bed.start()?;
+    bed.until_equal(&handle, "public.orders", COLUMNS, &["id"]).await?;
+    end(handle).await;
+    bed.shop.psql(
+        "UPDATE orders SET amount = -amount WHERE id <= 500; UPDATE orders SET id = id + 100000 WHERE id <= 10;",
+    )?;
+    let handle = bed.start()?;
+    bed.until_equal(&handle, "public.orders", COLUMNS, &["id"]).await?;
+    bed.shop.psql("TRUNCATE orders; INSERT INTO orders VALUES (1, 'after', 1);")?;
+    bed.until_equal(&handle, "public.orders", COLUMNS, &["id"]).await?;
+    let copied = bed.lake.rows("public.orders").iter().filter(|row| row.op == "s").count();
+    assert_eq!((copied, bed.lake.doubles("public.orders")), (20_000, 0));
+    end(handle).await;
+    Ok(())
+}
+
+/// Catches a column that is added while rows stream and is lost, or whose old rows are (P84).
+#[tokio::test(flavor = "multi_thread")]
+async fn an_added_and_a_dropped_column_are_followed() -> Result<()> {
+    let bed = Bed::new(ORDERS)?;
+    let handle = bed.start()?;
+    bed.until_equal(&handle, "public.orders", COLUMNS, &["id"]).await?;
+    bed.shop.psql(
+        "BEGIN; UPDATE orders SET note = 'before' WHERE id = 1; ALTER TABLE orders ADD COLUMN extra text;
+         UPDATE orders SET extra = 'x' || id WHERE id <= 3; COMMIT; ALTER TABLE orders DROP COLUMN amount;
+         INSERT INTO orders VALUES (90000, 'last', 'y');",
+    )?;
+    let until = Instant::now() + DEADLINE;
+    let landed = |id: &str| {
+        let state = bed.lake.current("public.orders", &["id"]);
+        state.get(&vec![id.to_owned()]).cloned().unwrap_or_default()
+    };
+    while landed("90000").get("extra").cloned().flatten().as_deref() != Some("y") {
+        assert!(Instant::now() < until, "{:#?}", handle.status());
+        let _ = tokio::time::timeout(Duration::from_millis(20), handle.changes().changed()).await;
+    }
+    assert_eq!(landed("2").get("extra").cloned().flatten().as_deref(), Some("x2"));
+    assert_eq!(landed("1").get("note").cloned().flatten().as_deref(), Some("before"));
+    assert!(!landed("90000").contains_key("amount"));
+    end(handle).await;
+    Ok(())
+}
+
+/// Catches a table that cannot be carried and stops its neighbours or the slot, and one that is parked without a stored note
+/// (P86, P87, P89, I13).
+#[tokio::test(flavor = "multi_thread")]
+async fn one_bad_table_leaves_the_others_streaming() -> Result<()> {
+    let bed = Bed::new(&format!("{ORDERS} CREATE TABLE items (id int PRIMARY KEY, n bigint);"))?;
+    let handle = bed.start()?;
+    bed.until_equal(&handle, "public.orders", COLUMNS, &["id"]).await?;
+    bed.shop.psql("ALTER TABLE items ALTER COLUMN n TYPE text USING n::text; INSERT INTO items VALUES (1, 'one');")?;
+    bed.shop.psql("UPDATE orders SET note = 'goes on' WHERE id <= 100;")?;
+    bed.until_equal(&handle, "public.orders", COLUMNS, &["id"]).await?;
+    let report = handle.status().source.to_string();
+    assert!(report.contains("LF-PG0501") && report.contains("parked"), "{report}");
+    end(handle).await;
+    let handle = bed.start()?;
+    bed.shop.psql("INSERT INTO items VALUES (2, 'two'); DELETE FROM orders WHERE id > 19000;")?;
+    bed.until_equal(&handle, "public.orders", COLUMNS, &["id"]).await?;
+    assert!(bed.lake.rows("public.items").is_empty());
+    end(handle).await;
+    Ok(())
+}
+
+/// Catches any order of work, stops and crashes after which source and target differ, or a change stands twice (T4 in short).
+#[tokio::test(flavor = "multi_thread")]
+async fn the_oracle_agrees_after_random_work_and_restarts() -> Result<()> {
+    let seed = std::env::var("LANDFALL_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(7_u64);
+    let rounds = std::env::var("LANDFALL_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(6_u32);
+    println!("LANDFALL_SEED={seed}");
+    let mut random = StdRng::seed_from_u64(seed);
+    let mut bed = Bed::new(
+        "CREATE TABLE plain (id int PRIMARY KEY, body text);
+         CREATE TABLE pair (a int, b text, n bigint, PRIMARY KEY (a, b));
+         CREATE TABLE whole (id text PRIMARY KEY, body text); ALTER TABLE whole REPLICA IDENTITY FULL;
+         INSERT INTO plain SELECT n, 'p' || n FROM generate_series(1, 3000) n;
+         INSERT INTO pair SELECT n, 'k' || n % 7, n FROM generate_series(1, 1000) n;
+         INSERT INTO whole SELECT n::text, repeat('w', 3000) FROM generate_series(1, 200) n;",
+    )?;
+    for round in 0..rounds {
+        let handle = bed.start()?;
+        for _ in 0..random.random_range(5..15) {
+            bed.shop.psql(&work(&mut random))?;
+        }
+        match random.random_range(0..4) {
+            // The process is gone from one moment to the next.
+            0 => drop(handle),
+            1 => {
+                bed.shop.server.kill()?;
+                bed.shop.server.start_again()?;
+                bed.shop.psql(&work(&mut random))?;
+                settle(&bed, handle).await?;
+            }
+            2 => end(handle).await,
+            _ => settle(&bed, handle).await?,
+        }
+        println!("round {round} done");
+    }
+    let handle = bed.start()?;
+    settle(&bed, handle).await?;
+    for table in ["public.plain", "public.pair", "public.whole"] {
+        assert_eq!(bed.lake.doubles(table), 0, "{table}");
+    }
+    Ok(())
+}
+
+async fn settle(bed: &Bed, handle: PipelineHandle) -> Result<()> {
+    bed.until_equal(&handle, "public.plain", &["id", "body"], &["id"]).await?;
+    bed.until_equal(&handle, "public.pair", &["a", "b", "n"], &["a", "b"]).await?;
+    bed.until_equal(&handle, "public.whole", &["id", "body"], &["id"]).await?;
+    end(handle).await;
+    Ok(())
+}
+
+fn work(random: &mut StdRng) -> String {
+    let n = random.random_range(1..4_000);
+    match random.random_range(0..9) {
+        0 => format!("INSERT INTO plain SELECT g, 'i' FROM generate_series({n}, {}) g ON CONFLICT DO NOTHING;", n + 50),
+        1 => format!("UPDATE plain SET body = 'u{n}' WHERE id % 13 = {};", n % 13),
+        2 => format!("DELETE FROM plain WHERE id BETWEEN {n} AND {};", n + 20),
+        3 => format!(
+            "UPDATE plain SET id = id + 10000 WHERE id = {n} AND NOT EXISTS (SELECT 1 FROM plain WHERE id = {n} + 10000);"
+        ),
+        4 => format!(
+            "BEGIN; INSERT INTO pair VALUES ({n}, 'new', 1) ON CONFLICT DO NOTHING; SAVEPOINT s; UPDATE pair SET n = n + 1 WHERE a = {n}; ROLLBACK TO s; UPDATE pair SET n = -n WHERE a % 11 = {}; COMMIT;",
+            n % 11
+        ),
+        5 => format!("BEGIN; DELETE FROM pair WHERE a < {n}; ROLLBACK;"),
+        6 => format!("UPDATE whole SET id = id || 'x' WHERE id = '{}';", n % 300),
+        7 => format!("INSERT INTO whole VALUES ('{n}', repeat('b', {n})) ON CONFLICT (id) DO UPDATE SET body = NULL;"),
+        _ => "TRUNCATE pair; INSERT INTO pair SELECT n, 't', n FROM generate_series(1, 50) n;".to_owned(),
+    }
+}
