@@ -219,7 +219,7 @@ fn chosen(named: &[String], standing: &Standing, snapshot: &SourceSnapshot) -> a
         let found: Vec<&String> = known.iter().filter(fits).collect();
         match found.as_slice() {
             [one] => tables.push((*one).clone()),
-            [] => anyhow::bail!("pipeline has no table `{text}`; it has: {}", known.join(", ")),
+            [] => anyhow::bail!("there is no table `{text}` in this pipeline; there are: {}", known.join(", ")),
             several => anyhow::bail!("`{text}` may be {several:?}: write schema.table"),
         }
     }

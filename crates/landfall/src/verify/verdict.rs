@@ -218,7 +218,8 @@ impl RowVerdict {
 
 /// Columns of a batch's only row as texts; NULL is null.
 fn texts(batch: &RecordBatch, columns: &[usize]) -> anyhow::Result<Map<String, Value>> {
-    let options = FormatOptions::default();
+    // Inside of arrays, where there is no JSON null.
+    let options = FormatOptions::default().with_null("NULL");
     let mut texts = Map::new();
     for at in columns {
         let column = batch.column(*at);

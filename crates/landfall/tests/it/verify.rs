@@ -108,7 +108,7 @@ fn verify_finds_one_changed_cell() {
     let items = tables(&shown);
     assert_eq!(items.len(), 1, "only the table that was named");
     assert_eq!(items[0]["rows"][0]["source"]["cents"], "12345.67");
-    assert_eq!(items[0]["rows"][0]["target"]["cents"], "42.86");
+    assert_eq!(items[0]["rows"][0]["target"]["cents"], "43.00");
 
     unseen(
         "DELETE FROM items WHERE shop = 200 AND line = 'line 0'; INSERT INTO items (shop, line) VALUES (9999, 'new')",
