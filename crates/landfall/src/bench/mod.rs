@@ -89,7 +89,12 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<Exit> {
     let workspace = Workspace::new(args.dir.clone())?;
     // Who publishes runs here; a core stays for the threads that commit and encode.
     let cores = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
-    let runtime = crate::run::runtime((cores - 1).clamp(1, 8))?;
+    let threads = match args.name {
+        // The queue has one task on either side of it.
+        BenchName::Cdc => cores.clamp(2, 8),
+        BenchName::Channel | BenchName::Pipeline => (cores - 1).clamp(1, 8),
+    };
+    let runtime = crate::run::runtime(threads)?;
     let verified = match args.name {
         BenchName::Channel => channel::run(args, &workspace, &runtime)?,
         BenchName::Pipeline => pipeline::run(args, &workspace, &runtime)?,
