@@ -3,14 +3,17 @@
 SHELL := /bin/bash
 RECORDS ?= 100000
 DATA_DIR ?= ./landfall-demo
+SECONDS_OF_WORK ?= 10
+CAPTURE_DIR ?= ./landfall-demo-postgres
 # One build of the dependencies serves demo, benches and tests (see the profiles in Cargo.toml); only our own crates are
 # raised for the two that are timed.
 FAST := CARGO_PROFILE_DEV_OPT_LEVEL=3
 
-.PHONY: demo test lint fmt dependencies bench torture advisories help
+.PHONY: demo demo-postgres test lint fmt dependencies bench torture advisories help
 
 help:
 	@echo "make demo        build and run the whole system on generated events (RECORDS=$(RECORDS), DATA_DIR=$(DATA_DIR))"
+	@echo "make demo-postgres  follow a database of its own into Delta tables, verified (SECONDS_OF_WORK=$(SECONDS_OF_WORK), CAPTURE_DIR=$(CAPTURE_DIR))"
 	@echo "make test        format, clippy, dependency rules, all tests"
 	@echo "make bench       the benchmarks, each against its limit in the same run"
 	@echo "make torture     the kill loops, 200 rounds"
@@ -21,6 +24,11 @@ demo:
 	@scripts/setup.sh demo
 	$(FAST) cargo build --locked -p landfall
 	"$${CARGO_TARGET_DIR:-target}/debug/landfall" demo --records $(RECORDS) --data-dir $(DATA_DIR)
+
+demo-postgres:
+	@scripts/setup.sh demo-postgres
+	$(FAST) cargo build --locked -p landfall
+	"$${CARGO_TARGET_DIR:-target}/debug/landfall" demo-postgres --seconds $(SECONDS_OF_WORK) --data-dir $(CAPTURE_DIR)
 
 test:
 	@scripts/setup.sh test
@@ -38,10 +46,11 @@ fmt:
 	cargo fmt --all
 
 bench:
-	@scripts/setup.sh demo
+	@scripts/setup.sh demo-postgres
 	$(FAST) cargo build --locked -p landfall
 	"$${CARGO_TARGET_DIR:-target}/debug/landfall" bench channel --json
 	"$${CARGO_TARGET_DIR:-target}/debug/landfall" bench pipeline --json
+	"$${CARGO_TARGET_DIR:-target}/debug/landfall" bench cdc --json
 
 torture:
 	@scripts/setup.sh test

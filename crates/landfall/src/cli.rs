@@ -20,6 +20,8 @@ pub(crate) enum Command {
     Check(CheckArgs),
     /// Shows the whole thing on this machine: generated events, SQL, a Delta table, and a proof that nothing is lost.
     Demo(DemoArgs),
+    /// Follows a Postgres of its own into Delta tables while work goes on in it, and verifies that they are equal.
+    DemoPostgres(DemoPostgresArgs),
     /// Publishes NDJSON from a file or stdin and prints the committed positions.
     Publish(PublishArgs),
     /// Prints records of a channel, or the dead letters of a pipeline.
@@ -28,6 +30,10 @@ pub(crate) enum Command {
     Query(QueryArgs),
     /// Shows a row per channel and pipeline of a running server.
     Top(TopArgs),
+    /// Compares the tables of a captured database with the tables they landed in, at one position.
+    ///
+    /// Exit code 0: all equal; 1: at least one is not; 2: it could not be said.
+    Verify(VerifyArgs),
     /// Shows the tables of a captured database, and parks, resumes or copies them again one at a time.
     Tables(TablesArgs),
     /// Says what an error code means and what to do.
@@ -73,6 +79,22 @@ pub(crate) struct DemoArgs {
     pub(crate) records: u64,
     /// Where everything lies; a second run goes on there.
     #[arg(long, default_value = "./landfall-demo", value_name = "DIR")]
+    pub(crate) data_dir: PathBuf,
+    /// The result as one JSON object, the last line of stdout.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DemoPostgresArgs {
+    /// How many customers the shop has; it has four orders and some twelve items for each.
+    #[arg(long, default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    pub(crate) customers: u32,
+    /// How long work goes on after the changes that are shown one by one.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(0..=86_400))]
+    pub(crate) seconds: u64,
+    /// Where the tables are landed; a second run replaces what the first one landed.
+    #[arg(long, default_value = "./landfall-demo-postgres", value_name = "DIR")]
     pub(crate) data_dir: PathBuf,
     /// The result as one JSON object, the last line of stdout.
     #[arg(long)]
@@ -170,6 +192,10 @@ pub(crate) struct QueryArgs {
     /// A Delta table by the name that the query uses; may be repeated.
     #[arg(long = "table", value_name = "NAME=PATH")]
     pub(crate) tables: Vec<String>,
+    /// Shows a table of change rows by its current state, by the columns of its key; its change rows are `NAME_changes`
+    /// then. May be repeated.
+    #[arg(long, value_name = "NAME=KEY,KEY")]
+    pub(crate) current: Vec<String>,
     /// The form of the result.
     #[arg(short, long, value_enum, default_value_t = QueryFormat::Table)]
     pub(crate) output: QueryFormat,
@@ -242,6 +268,34 @@ pub(crate) struct TablesArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct VerifyArgs {
+    /// The configuration file.
+    pub(crate) config: PathBuf,
+    /// The pipeline.
+    pub(crate) pipeline: String,
+    /// Only these tables, as `schema.table` or, where that is one, `table`.
+    pub(crate) tables: Vec<String>,
+    /// Compares numbers of rows only.
+    #[arg(long)]
+    pub(crate) counts: bool,
+    /// Shows the values of unequal rows, not just their keys.
+    #[arg(long, conflicts_with = "counts")]
+    pub(crate) show_values: bool,
+    /// How long a running pipeline may take to come to the position that is compared.
+    #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub(crate) within: u64,
+    /// The process that runs the pipeline; by default at `server.listen` of the configuration.
+    #[arg(long, env = "LANDFALL_SERVER", value_name = "URL")]
+    pub(crate) server: Option<String>,
+    /// The bearer token, by LANDFALL_TOKEN only.
+    #[arg(skip = std::env::var("LANDFALL_TOKEN").ok())]
+    pub(crate) token: Option<String>,
+    /// One JSON object on stdout.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
     /// A code like `LF-CH0003`; all of them if left out.
     pub(crate) code: Option<String>,
@@ -256,6 +310,8 @@ pub(crate) enum BenchName {
     Channel,
     /// Channel to SQL to Delta against the same Arrow batches written straight by the Parquet writer.
     Pipeline,
+    /// Change capture against `pg_recvlogical`, `psql` and a plain channel, on a Postgres of its own.
+    Cdc,
 }
 
 #[derive(Debug, Args)]

@@ -9,9 +9,11 @@ mod assembly;
 mod bench;
 mod check;
 mod cli;
+mod cluster;
 mod config;
 mod dead_letters;
 mod demo;
+mod demo_postgres;
 mod endpoint;
 mod exit;
 mod explain;
@@ -28,6 +30,7 @@ pub mod storefront;
 mod tables;
 mod tail;
 mod top;
+mod verify;
 
 use std::process::ExitCode;
 
@@ -61,11 +64,13 @@ fn dispatch(command: &Command) -> anyhow::Result<Exit> {
         Command::Run(args) => run::run(args),
         Command::Check(args) => check::run(args),
         Command::Demo(args) => demo::run(args),
+        Command::DemoPostgres(args) => demo_postgres::run(args),
         Command::Publish(args) => client_runtime()?.block_on(publish::run(args)),
         Command::Tail(args) => client_runtime()?.block_on(tail::run(args)),
         Command::Top(args) => client_runtime()?.block_on(top::run(args)),
         Command::Tables(args) => tables::run(args),
         Command::Query(args) => run::runtime(2)?.block_on(query::run(args)),
+        Command::Verify(args) => verify::run(args),
         Command::Explain(args) => explain::run(args),
         Command::Bench(args) => bench::run(args),
     }

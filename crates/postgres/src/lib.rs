@@ -83,11 +83,11 @@ pub use rows::{
 pub use shape::{ColumnShape, Identity, PgType, TableName, TableShape};
 pub use slot::{
     ExportedSlot, PLUGIN, SLOT_NAME_MAX, SlotCreationError, SlotFacts, SlotIdentity, SlotNameError, check_slot_name,
-    create_within, default_slot_name, drop_slot,
+    create_within, default_slot_name, drop_slot, has_pending_changes,
 };
 pub use snapshot::{
     CopiedRange, CopiedRanges, CopyChunk, CopyError, CopyEvent, CopyMeter, CopyOptions, CopyRange, CopyReport,
-    CopyResume, CopyRun, CopySnapshot, CopyTable, TargetKind, plan_ranges, resume_copy, start_copy,
+    CopyResume, CopyRun, CopySnapshot, CopyTable, TargetKind, count_rows, plan_ranges, resume_copy, start_copy,
 };
 pub use sql::{QUERY_DEADLINE, SqlConnection, SqlError};
 pub use startup::{Decision, Facts, StartupOptions, StartupProblem, decide, switch_point};

@@ -1,10 +1,12 @@
 //! The replication slot: its name, what the server says of it, its identity (P51), and making one (P52).
 
 mod exported;
+mod pending;
 
 use std::time::Duration;
 
 pub use exported::ExportedSlot;
+pub use pending::has_pending_changes;
 use serde::{Deserialize, Serialize};
 
 use crate::catalog::BlockingTransaction;

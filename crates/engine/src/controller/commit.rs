@@ -61,11 +61,14 @@ impl CommitClock {
     }
 
     pub(super) fn is_waiting(&self) -> bool {
-        self.in_store.is_some() || self.repeats || self.not_before.is_some()
+        self.is_due || self.in_store.is_some() || self.repeats || self.not_before.is_some()
     }
 
+    /// When there is something to do. A commit that was wanted while this pass was past its own turn is due at once:
+    /// nothing else may be there to wake for.
     pub(super) fn next(&self, interval: Duration) -> Instant {
-        self.not_before.unwrap_or(self.last + interval)
+        let at_once = self.is_due && self.in_store.is_none();
+        self.not_before.unwrap_or(if at_once { self.last } else { self.last + interval })
     }
 }
 
@@ -328,5 +331,27 @@ impl<S: Source> Controller<'_, S> {
                 false
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches a commit that is wanted when nothing else is on its way, as a source's record is at its first start, and
+    /// that then waits for the controller's next reason to wake, some seconds later.
+    #[test]
+    fn a_commit_that_is_wanted_is_due_at_once() {
+        let now = Instant::now();
+        let interval = Duration::from_secs(5);
+        let mut clock = CommitClock::new(now);
+        assert!(!clock.is_waiting());
+        assert_eq!(clock.next(interval), now + interval);
+        clock.soon();
+        assert!(clock.is_waiting());
+        assert_eq!(clock.next(interval), now);
+        // One that failed keeps its distance all the same.
+        clock.not_before = Some(now + Duration::from_secs(1));
+        assert_eq!(clock.next(interval), now + Duration::from_secs(1));
     }
 }

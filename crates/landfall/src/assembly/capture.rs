@@ -17,7 +17,7 @@ use super::table_query::TableQuery;
 use crate::config::{Finding, PipelineConfig, PostgresConfig, SinkKind, TABLE_PLACE, TableConfig, codes};
 
 /// What a capture is made with. `is_offline`: the server is not asked while it is planned.
-pub(super) fn options(pipeline: &str, config: &PostgresConfig, is_offline: bool) -> CaptureOptions {
+pub(crate) fn options(pipeline: &str, config: &PostgresConfig, is_offline: bool) -> CaptureOptions {
     let bytes = |size: ByteSize| usize::try_from(size.get()).unwrap_or(usize::MAX);
     let mut options = CaptureOptions::new(pipeline, config.connect.clone(), choices(&config.tables));
     options.slot = config.slot_name(pipeline);
@@ -111,7 +111,7 @@ fn chains(capture: &PostgresConfig) -> TableChainFactory {
 }
 
 /// The query of the first pattern that matches. A table is known by `schema.table` here, and either may hold a point.
-fn query_of<'a>(tables: &'a [TableConfig], name: &str) -> Option<&'a str> {
+pub(crate) fn query_of<'a>(tables: &'a [TableConfig], name: &str) -> Option<&'a str> {
     let is_meant = |table: &&TableConfig| {
         name.match_indices('.').any(|(at, _)| {
             let (schema, rest) = name.split_at(at);
@@ -143,7 +143,7 @@ fn destinations(options: DeltaOptions) -> TableSinkFactory {
 
 /// The path with the table's name put in. A name is whatever its owner called it: one that is no plain word is spelled so
 /// that it stays one part of the path, and two names never meet in one place.
-fn place_of(template: &Path, table: &str) -> PathBuf {
+pub(crate) fn place_of(template: &Path, table: &str) -> PathBuf {
     let mut word = String::with_capacity(table.len());
     for byte in table.bytes() {
         if byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.') {

@@ -4,7 +4,7 @@
 //! found before the first file is made (I14). Parts know nothing of each other but by handles; this is the only
 //! place that knows them all.
 
-mod capture;
+pub(crate) mod capture;
 mod capture_check;
 mod chain;
 mod channel_options;

@@ -5,6 +5,7 @@
 //! first pair is dropped. The middle nine tenths of the pairs' ratios stand beside the ratio (`ratio_low`,
 //! `ratio_high`): where they lie far apart, the machine was too busy for the ratio to mean anything.
 
+mod cdc;
 mod channel;
 mod pipeline;
 mod raw_log;
@@ -88,10 +89,16 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<Exit> {
     let workspace = Workspace::new(args.dir.clone())?;
     // Who publishes runs here; a core stays for the threads that commit and encode.
     let cores = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
-    let runtime = crate::run::runtime((cores - 1).clamp(1, 8))?;
+    let threads = match args.name {
+        // The queue has one task on either side of it.
+        BenchName::Cdc => cores.clamp(2, 8),
+        BenchName::Channel | BenchName::Pipeline => (cores - 1).clamp(1, 8),
+    };
+    let runtime = crate::run::runtime(threads)?;
     let verified = match args.name {
         BenchName::Channel => channel::run(args, &workspace, &runtime)?,
         BenchName::Pipeline => pipeline::run(args, &workspace, &runtime)?,
+        BenchName::Cdc => cdc::run(args, &runtime)?,
     };
     Ok(if verified { Exit::Ok } else { Exit::Failed })
 }

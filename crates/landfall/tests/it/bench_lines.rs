@@ -36,3 +36,13 @@ fn the_channel_bench_verifies_every_case() {
 fn the_pipeline_bench_verifies_its_table() {
     assert_eq!(lines("pipeline").len(), 1);
 }
+
+/// Would catch a capture that delivers other rows than were written, a peer that did not read the same, a case missing.
+#[test]
+fn the_cdc_bench_verifies_every_case() {
+    let cases: Vec<String> = lines("cdc").iter().map(|line| line["case"].as_str().unwrap_or("").to_owned()).collect();
+    let kinds: Vec<&str> = cases.iter().map(|case| case.split([',', '(']).next().unwrap_or("").trim()).collect();
+    let stream = ["stream", "processor time"].repeat(3);
+    let expected = [vec!["queue"], stream, vec!["peak memory", "copy", "copy"]].concat();
+    assert_eq!(kinds, expected, "{cases:?}");
+}

@@ -57,3 +57,21 @@ fn wait_for_file(path: &std::path::Path, within: Duration) {
         std::thread::sleep(Duration::from_millis(20));
     }
 }
+
+/// Would catch a database demo whose tables are not equal in the end, that copies or follows nothing, that leaves a server
+/// behind, or that works only once.
+#[test]
+fn two_database_demos_in_one_directory_end_equal() {
+    let site = Site::with("");
+    for _ in 0..2 {
+        let args = ["demo-postgres", "--customers", "500", "--seconds", "2", "--data-dir", "demo", "--json"];
+        let ended = site.landfall(args).run(Duration::from_secs(300)).expect("the demo ends");
+        let ended = ended.expect_code(0).expect("every table is equal");
+        let result = ended.last_json().expect("the last line is an object");
+        let number = |key: &str| result[key].as_u64().unwrap_or_else(|| panic!("no {key} in {result}"));
+        assert_eq!((number("tables"), &result["verified"]), (3, &serde_json::Value::Bool(true)), "{result}");
+        assert!(number("rows_copied") >= 500 + 2_000 + 6_000, "{result}");
+        assert!(number("changes") >= 5 && number("transactions") > 0, "{result}");
+        assert!(result["seconds"].as_f64().is_some_and(|seconds| seconds > 2.0), "{result}");
+    }
+}

@@ -11,4 +11,5 @@ mod official_client;
 mod shutdown;
 mod site;
 mod tools;
+mod verify;
 mod webhooks;

@@ -75,9 +75,15 @@ impl Source for PostgresSource {
         if self.options.is_offline {
             return Ok(SourcePlan::default());
         }
-        let (options, runtime) = (self.options.clone(), self.runtime.clone());
-        // The caller may be a task of that runtime, whose thread must not wait for another of its tasks.
-        let asked = std::thread::spawn(move || runtime.block_on(task::look(&options))).join();
+        let options = self.options.clone();
+        // A runtime of its own: the caller may be a task on the only thread of the other one, which would then wait for
+        // what only itself can move.
+        let asked = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let runtime = runtime.map_err(|error| task::Ended::Later { code: crate::code::NOT_NOW, text: error.to_string() })?;
+            runtime.block_on(task::look(&options))
+        })
+        .join();
         match asked {
             Ok(Ok(tables)) => Ok(SourcePlan { partitions: Vec::new(), tables, notes: Vec::new() }),
             Ok(Err(task::Ended::Final { code, text })) => Err(PlanError::new(code, text)),
