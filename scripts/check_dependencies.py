@@ -84,7 +84,7 @@ def licence_fits(expression):
 # Lower floors never import higher ones; within a floor only `engine` imports a neighbour, `state`.
 FLOORS = {
     "types": 0, "log": 1, "state": 1, "engine": 1, "protocol": 1, "channel": 2, "client": 2, "sql": 2, "delta": 2,
-    "files": 2, "server": 3, "landfall": 4,
+    "files": 2, "postgres": 2, "server": 3, "landfall": 4,
 }
 
 
