@@ -80,7 +80,8 @@ impl Source for PostgresSource {
         // what only itself can move.
         let asked = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            let runtime = runtime.map_err(|error| task::Ended::Later { code: crate::code::NOT_NOW, text: error.to_string() })?;
+            let runtime =
+                runtime.map_err(|error| task::Ended::Later { code: crate::code::NOT_NOW, text: error.to_string() })?;
             runtime.block_on(task::look(&options))
         })
         .join();
