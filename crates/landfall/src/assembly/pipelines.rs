@@ -44,6 +44,7 @@ pub(super) struct Built {
 }
 
 /// A pipeline over either kind of source.
+#[expect(clippy::large_enum_variant, reason = "one of each pipeline, moved twice")]
 pub(super) enum AnyPipeline {
     /// Over the records of a channel.
     Records(Pipeline<ChannelSource>),

@@ -29,7 +29,7 @@ pub(crate) enum CurrentStateError {
         "table `{table}` has no column `{column}`: only tables that a change source fills have a current state ({})",
         codes::ARGUMENT
     )]
-    NoChanges {
+    NotOfChanges {
         /// The table.
         table: String,
         /// What it lacks.
@@ -37,7 +37,7 @@ pub(crate) enum CurrentStateError {
     },
     /// Its key is not one of its columns.
     #[error("table `{table}` has no column `{column}` to be its key; its columns: {columns} ({})", codes::ARGUMENT)]
-    NoKeyColumn {
+    KeyNotThere {
         /// The table.
         table: String,
         /// What was asked for.
@@ -50,7 +50,7 @@ pub(crate) enum CurrentStateError {
         "the current state of table `{table}` needs the columns of its key: `--current {table}=id` ({})",
         codes::ARGUMENT
     )]
-    NoKey {
+    KeyMissing {
         /// The table.
         table: String,
     },
@@ -74,14 +74,14 @@ impl CurrentState {
     /// The query that gives it, over the change rows of the table named `changes`.
     pub(crate) fn sql(&self, table: &str, changes: &str, schema: &Schema) -> Result<String, CurrentStateError> {
         if self.key.is_empty() {
-            return Err(CurrentStateError::NoKey { table: table.to_owned() });
+            return Err(CurrentStateError::KeyMissing { table: table.to_owned() });
         }
         if let Some(column) = CHANGE_COLUMNS.iter().find(|column| schema.index_of(column).is_err()) {
-            return Err(CurrentStateError::NoChanges { table: table.to_owned(), column });
+            return Err(CurrentStateError::NotOfChanges { table: table.to_owned(), column });
         }
         if let Some(column) = self.key.iter().find(|column| schema.index_of(column).is_err()) {
             let columns = schema.fields().iter().map(|field| field.name().as_str()).take(64).collect::<Vec<_>>();
-            return Err(CurrentStateError::NoKeyColumn {
+            return Err(CurrentStateError::KeyNotThere {
                 table: table.to_owned(),
                 column: column.clone(),
                 columns: columns.join(", "),

@@ -138,8 +138,11 @@ pub(crate) async fn compare(
     Ok(found)
 }
 
+/// A bucket's number, and how many rows it has.
+type Bucket = (usize, u64);
+
 /// As many buckets as may be held at once, one at least.
-fn first_group(buckets: &[(usize, u64)]) -> (&[(usize, u64)], &[(usize, u64)]) {
+fn first_group(buckets: &[Bucket]) -> (&[Bucket], &[Bucket]) {
     let mut held = 0;
     let end = buckets.iter().position(|(_, rows)| {
         held += rows;

@@ -143,7 +143,7 @@ mod tests {
         let rows: Vec<(i64, Option<&str>, f64)> = (0..10_000).map(|id| (id, Some("x"), id as f64 / 3.0)).collect();
         let whole = batch(&rows);
         let digest = Digest::new(&whole.schema(), &[0], (1, 2)).expect("a digest");
-        let one = buckets(&digest, &[whole.clone()]);
+        let one = buckets(&digest, std::slice::from_ref(&whole));
         let turned: Vec<_> = rows.iter().rev().copied().collect();
         let pieces: Vec<RecordBatch> = turned.chunks(37).map(batch).collect();
         assert!(one.unequal(&buckets(&digest, &pieces)).is_empty());

@@ -139,7 +139,7 @@ impl Open {
 
     fn is_full(&self) -> bool {
         let count = self.places.len() + self.bad.len();
-        count >= ROWS_MAX || (count % ROWS_PER_LOOK == 0 && self.rows.bytes() >= BYTES_MAX)
+        count >= ROWS_MAX || (count.is_multiple_of(ROWS_PER_LOOK) && self.rows.bytes() >= BYTES_MAX)
     }
 
     async fn hand_over(&mut self, shared: &Arc<Shared>, point: Lsn, mark: CopyMark, is_last: bool) {

@@ -157,7 +157,7 @@ impl Rounds {
         open.is_touched = true;
         let count = open.rows.rows() + open.bad.len();
         self.is_full |= count >= ROWS_MAX;
-        if count % ROWS_PER_LOOK == 0 || self.is_full {
+        if count.is_multiple_of(ROWS_PER_LOOK) || self.is_full {
             open.bytes = open.rows.bytes() + open.bad.iter().map(|bad| bad.bytes.len() + bad.text.len()).sum::<usize>();
             self.is_full |= open.bytes >= TABLE_BYTES_MAX;
             self.is_full |= self.open.values().map(|open| open.bytes).sum::<usize>() >= ROUND_BYTES_MAX;

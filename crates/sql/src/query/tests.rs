@@ -708,7 +708,7 @@ fn a_column_is_carried_only_where_no_step_made_it() {
         ("SELECT * FROM input WHERE type <> 'x'", true),
         ("SELECT t.type FROM (SELECT type, order_id FROM input) AS t", true),
         ("SELECT upper(type) AS type FROM input", false),
-        ("SELECT currency AS type FROM input", false),
+        ("SELECT raw AS type FROM input", false),
         ("SELECT t.type FROM (SELECT 'a' || type AS type FROM input) AS t", false),
         ("SELECT order_id FROM input", false),
     ] {

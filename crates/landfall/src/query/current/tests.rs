@@ -121,7 +121,7 @@ async fn a_truncate_empties_what_is_before_it() {
         ('i', B, Some(3), 110, 3),
         ('i', C, Some(4), 120, 1),
     ];
-    assert_eq!(state_of(&[changes.clone()], None).await, expected(&[(1, "b", 3), (2, "a", 4)]));
+    assert_eq!(state_of(std::slice::from_ref(&changes), None).await, expected(&[(1, "b", 3), (2, "a", 4)]));
     let emptied = [changes, vec![('t', None, None, 130, 1)]].concat();
     assert_eq!(state_of(&[emptied], None).await, State::new());
 }
@@ -143,7 +143,7 @@ async fn a_second_copy_replaces_everything_before_it() {
 /// Catches a state that depends on which file is read first, and one at a position that counts the commit there.
 #[tokio::test]
 async fn a_state_at_a_position_does_not_depend_on_files() {
-    let mut changes = vec![
+    let mut changes = [
         ('s', A, Some(1), 100, 0),
         ('s', B, Some(2), 100, 0),
         ('u', A, Some(3), 110, 2),
