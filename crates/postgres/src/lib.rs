@@ -36,7 +36,7 @@ mod transport;
 mod values;
 mod version;
 
-pub use capture::{CaptureOptions, PostgresLane, PostgresSource, TableChoice};
+pub use capture::{CaptureOptions, PostgresLane, PostgresSource, TableChoice, identity_of};
 pub use catalog::{
     BlockingTransaction, KeyOrigin, LeafFacts, MatchedTables, NotCarried, PatternError, ServerFacts, SkippedRelation,
     TABLES_MAX, TableFacts, TablePattern, read_tables,

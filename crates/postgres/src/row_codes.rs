@@ -37,7 +37,7 @@ codes! {
     INVALID_TEXT = 405 "PgInvalidText" Invalid Never: "A text is not UTF-8. Databases with the encoding SQL_ASCII may hold such texts."; "Mend the row at the source, or set `values.invalid_text` for the column: `replace`, or `binary` for a column of bytes."
     ARRAY_SHAPE = 406 "PgArrayShape" Invalid Never: "An array has more than one dimension; the column is a list of elements."; "Set `values.array_shape: text` for the column to keep such arrays as texts."
     NULL_VALUE = 407 "PgNullInKey" Invalid Never: "A column of the key holds NULL, so the row cannot be told from others."; "Choose another key for the table (`key:`), or mend the row at the source."
-    COLUMN_NAME = 409 "PgColumnName" Invalid Never: "A table has a column whose name Landfall needs for itself: _op, _commit_lsn, _seq, _commit_ts, _xid, _unchanged, _before, or one that starts with two underscores."; "Leave the column out with `columns:`, or rename it at the source."
+    COLUMN_NAME = 409 "PgColumnName" Invalid Never: "A table has a column whose name Landfall needs for itself: _op, _commit_lsn, _seq, _commit_ts, _xid, _unchanged, _before, or one that starts with two underscores."; "Rename it at the source, or leave it out of the column list of a publication of your own."
     VALUE_OPTION = 410 "PgValueOption" Invalid Never: "An option under `values` has a value that is not offered."; "nan: error, null, text. infinity and out_of_range: error, null, clamp, text. invalid_text: error, replace, binary. numeric_unbounded: text, decimal(p,s). array_shape: error, text."
 }
 

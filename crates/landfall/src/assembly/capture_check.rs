@@ -32,7 +32,7 @@ impl ServerCheck {
 
 /// The identity that a capture's stored positions are kept under.
 pub(crate) fn source_identity(slot: &str) -> String {
-    format!("postgres/{slot}")
+    landfall_postgres::identity_of(slot).to_string()
 }
 
 /// What is stored of a source.

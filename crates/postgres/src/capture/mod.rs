@@ -16,5 +16,5 @@ mod table;
 mod task;
 
 pub use lane::PostgresLane;
-pub use options::{CaptureOptions, TableChoice};
+pub use options::{CaptureOptions, TableChoice, identity_of};
 pub use source::PostgresSource;

@@ -113,7 +113,12 @@ impl CaptureOptions {
 
     /// The identity that stored positions are kept under. The slot's own identity is in the source's record: under
     /// another one, nothing of it is used (P51).
-    pub(crate) fn identity(&self) -> Arc<str> {
-        format!("postgres/{}", self.slot).into()
+    pub fn identity(&self) -> Arc<str> {
+        identity_of(&self.slot)
     }
+}
+
+/// The identity of a slot's source, by which its stored record is found.
+pub fn identity_of(slot: &str) -> Arc<str> {
+    format!("postgres/{slot}").into()
 }

@@ -86,7 +86,7 @@ impl Source for PostgresSource {
         })
         .join();
         match asked {
-            Ok(Ok(tables)) => Ok(SourcePlan { partitions: Vec::new(), tables, notes: Vec::new() }),
+            Ok(Ok((tables, notes))) => Ok(SourcePlan { partitions: Vec::new(), tables, notes }),
             Ok(Err(task::Ended::Final { code, text })) => Err(PlanError::new(code, text)),
             Ok(Err(task::Ended::Later { text, .. })) => Ok(SourcePlan {
                 notes: vec![format!("the server cannot be asked now: {text}")],

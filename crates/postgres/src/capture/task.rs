@@ -135,20 +135,22 @@ async fn tables(
     read_tables(sql, &options.patterns(), published).await.map_err(|error| Ended::later(&error))
 }
 
-/// The tables as they are now, for a plan. No side effect.
-pub(super) async fn look(options: &CaptureOptions) -> Result<Vec<TableSpec>, Ended> {
+/// The tables as they are now, for a plan, and a note of each that would be parked. No side effect.
+pub(super) async fn look(options: &CaptureOptions) -> Result<(Vec<TableSpec>, Vec<String>), Ended> {
     let sql = SqlConnection::open(&options.connect).await.map_err(|error| Ended::later(&error))?;
     let seen = see(&sql, options).await?;
     let plan = plan_publication(&options.publication, seen.publication.as_ref(), &seen.tables.tables);
-    let mut specs = Vec::new();
+    let (mut specs, mut notes) = (Vec::new(), Vec::new());
     for facts in seen.tables.tables.iter().filter(|facts| !plan.refused.contains(&facts.shape.name)) {
         let record = fresh(facts, 0, TablePhase::Waiting, None);
         match Captured::new(&record, facts, options) {
             Ok(table) => specs.push(table.spec()),
-            Err(Parked { code, reason }) => return Err(Ended::Final { code, text: reason }),
+            Err(Parked { code, reason }) => {
+                notes.push(format!("{} would be parked, its neighbours go on: {reason} ({code})", facts.shape.name));
+            }
         }
     }
-    Ok(specs)
+    Ok((specs, notes))
 }
 
 fn fresh(facts: &TableFacts, stream: u32, phase: TablePhase, copy: Option<CopyRecord>) -> TableRecord {
@@ -243,8 +245,12 @@ async fn first_start(
         server.timeline,
         options.option_set(),
     );
-    // Places of a slot that was here before may still be in a destination, under its partitions' numbers.
-    record.next_partition = rand::rng().random_range(1..u32::MAX / 2);
+    // Places of a slot that was here before may still be in a destination, under its partitions' numbers: they go on where
+    // it is known where they were, and begin anywhere else.
+    let before = shared.with_record(|record| record.map(|record| (record.epoch, record.next_partition)));
+    record.epoch = before.map_or(1, |(epoch, _)| epoch);
+    let known = before.map(|(_, next)| next).filter(|next| *next > 0);
+    record.next_partition = known.unwrap_or_else(|| rand::rng().random_range(1..u32::MAX / 2));
     shared.stored(shared.put_record(record.clone())).await;
     shared.set_stage(Stage::CreatingSlot);
     let timeout = options.slot_timeout;

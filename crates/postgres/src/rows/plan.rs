@@ -86,8 +86,8 @@ pub struct RowPlan {
 /// LF-PG0409: a column's name is taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{table} has a column `{column}`, a name that Landfall needs for itself: leave it out with `columns:`, or rename \
-     it at the source"
+    "{table} has a column `{column}`, a name that Landfall needs for itself: rename it at the source, or leave it out of \
+     the column list of a publication of your own"
 )]
 pub struct RowPlanError {
     /// The table.

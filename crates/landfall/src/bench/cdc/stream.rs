@@ -210,7 +210,18 @@ impl<'a> StreamBench<'a> {
     async fn peer(&self, end: Lsn) -> anyhow::Result<Duration> {
         let mut command = self.cluster.tool("pg_recvlogical", DATABASE);
         let publication = format!("publication_names={}", self.options.publication);
-        command.args(["--dbname", DATABASE, "--slot", PEER_SLOT, "--start", "--no-loop", "--endpos", &end.to_string(), "-f", "/dev/null"]);
+        command.args([
+            "--dbname",
+            DATABASE,
+            "--slot",
+            PEER_SLOT,
+            "--start",
+            "--no-loop",
+            "--endpos",
+            &end.to_string(),
+            "-f",
+            "/dev/null",
+        ]);
         command.args(["-o", "proto_version=1", "-o", &publication]).stdin(Stdio::null());
         let began = Instant::now();
         let output =
