@@ -16,7 +16,7 @@ help:
 	@echo "make demo-postgres  follow a database of its own into Delta tables, verified (SECONDS_OF_WORK=$(SECONDS_OF_WORK), CAPTURE_DIR=$(CAPTURE_DIR))"
 	@echo "make test        format, clippy, dependency rules, all tests"
 	@echo "make bench       the benchmarks, each against its limit in the same run"
-	@echo "make torture     the kill loops, 200 rounds"
+	@echo "make torture     the kill loops and the capture oracle, 200 rounds each"
 	@echo "make advisories  known vulnerabilities of the dependencies (asks their database)"
 	@echo "make fmt         format the code"
 
@@ -55,6 +55,7 @@ bench:
 torture:
 	@scripts/setup.sh test
 	LANDFALL_KILLS=200 cargo test --locked -p landfall --test it -- --nocapture kill
+	LANDFALL_ROUNDS=200 cargo test --locked -p landfall-postgres --test it -- --nocapture capture::the_oracle
 
 advisories:
 	@command -v cargo-deny >/dev/null || { echo "cargo-deny is missing: cargo install --locked cargo-deny" >&2; exit 1; }
