@@ -117,9 +117,14 @@ impl Shared {
         look(self.record.lock().record.as_ref())
     }
 
-    /// Replaces the record; gives the number of the change.
-    pub(crate) fn put_record(&self, record: SourceRecord) -> u64 {
+    /// Replaces the record; gives the number of the change. What the commit clock has settled of the same slot since the
+    /// record was looked at stays: the server may have been told of it already (P44).
+    pub(crate) fn put_record(&self, mut record: SourceRecord) -> u64 {
         let mut cell = self.record.lock();
+        if let Some(before) = cell.record.as_ref().filter(|before| before.slot == record.slot) {
+            record.through = record.through.max(before.through);
+            record.last_commit = record.last_commit.max(before.last_commit);
+        }
         cell.record = Some(record);
         cell.changes += 1;
         cell.changes
@@ -359,5 +364,45 @@ impl Shared {
             "passed_by": sight.passed_by,
             "tables": tables,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ConnectOptions, SlotIdentity, SlotRecord};
+
+    fn made(through: u64) -> SourceRecord {
+        let mut record = SourceRecord::intent("landfall_shop".to_owned(), 7, 5, 1, Default::default());
+        record.slot = SlotRecord::Made(SlotIdentity {
+            system_identifier: 7,
+            database_oid: 5,
+            slot: "landfall_shop".to_owned(),
+            plugin: "pgoutput".to_owned(),
+            consistent_point: Lsn(10),
+        });
+        record.through = Lsn(through);
+        record
+    }
+
+    /// Catches a checkpoint that falls behind what the server was told, after which the slot could never be resumed
+    /// (LF-PG0206).
+    #[test]
+    fn a_record_that_was_looked_at_before_a_commit_does_not_take_it_back() {
+        let connect = ConnectOptions::parse("postgres://landfall@db/shop", None, None).expect("a url");
+        let options = CaptureOptions::new("shop", connect, Vec::new());
+        let shared = Shared::new(options, Some(made(20)), LaneWaker::new(|| {}));
+        let looked_at = shared.record().expect("there is one");
+        shared.progress.lock().issued(Vec::new(), Some(Lsn(30)));
+        assert!(shared.record_for(&BTreeMap::new()).is_some());
+        shared.is_stored(&BTreeMap::new());
+        assert_eq!(shared.durable.get(), Lsn(30));
+        shared.put_record(looked_at);
+        assert_eq!(shared.record().map(|record| record.through), Some(Lsn(30)));
+        // Another slot begins anew.
+        let mut other = made(15);
+        other.slot = SlotRecord::Intent { slot: "landfall_shop".to_owned(), system_identifier: 7, database_oid: 5 };
+        shared.put_record(other);
+        assert_eq!(shared.record().map(|record| record.through), Some(Lsn(15)));
     }
 }
