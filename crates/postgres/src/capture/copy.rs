@@ -12,7 +12,7 @@ use bytes::Bytes;
 use landfall_engine::contract::{BadRow, CopyMark, TableNote, TableRows as EngineRows};
 use landfall_types::{Clock, Offset, PartitionId, Place, SystemClock};
 
-use super::handover::Ready;
+use super::handover::{Generation, Ready};
 use super::shared::{Shared, Stage};
 use super::table::Captured;
 use super::task::Ended;
@@ -46,6 +46,7 @@ struct Open {
     /// Good rows that were handed over.
     issued: u64,
     has_begun: bool,
+    generation: Generation,
 }
 
 /// Copies tables under a snapshot; ends when every row was handed over.
@@ -55,6 +56,7 @@ pub(super) async fn copy(
     options: CopyOptions,
     tables: Vec<ToCopy>,
 ) -> Result<(), Ended> {
+    let generation = shared.handover.generation();
     let point = snapshot.consistent_point;
     let stamp = Stamp::snapshot(point, SystemClock.now());
     let mut open: HashMap<RelationId, Open> = HashMap::new();
@@ -63,7 +65,8 @@ pub(super) async fn copy(
         let rows = TableRows::new(Arc::clone(&table.plan));
         let (places, bad) = (Vec::new(), Vec::new());
         let (shape, plan) = (table.shape, table.plan);
-        let of_table = Open { partition, shape, plan, rows, places, bad, count: 0, issued: 0, has_begun: false };
+        let of_table =
+            Open { partition, shape, plan, rows, places, bad, count: 0, issued: 0, has_begun: false, generation };
         open.insert(table.relation, of_table);
         wanted.push(CopyTable { facts, done: CopiedRanges::default() });
     }
@@ -160,6 +163,6 @@ impl Open {
         let places = std::mem::take(&mut self.places).into();
         let rows = EngineRows { rows, places, bad: std::mem::take(&mut self.bad), note };
         shared.handed_over(self.partition, end);
-        shared.handover.push(self.partition, Ready { rows, end, bytes });
+        shared.handover.push(self.generation, self.partition, Ready { rows, end, bytes });
     }
 }

@@ -13,7 +13,7 @@ use futures::future::BoxFuture;
 use landfall_engine::contract::TableId;
 use landfall_types::{Coded, PartitionId, Place};
 
-use super::handover::Ready;
+use super::handover::{Generation, Ready};
 use super::rounds::{Change, Rounds};
 use super::shared::Shared;
 use super::table::{Captured, Follow, Parked};
@@ -47,11 +47,19 @@ pub(crate) struct Decoder {
     answer: Option<BoxFuture<'static, Answer>>,
     now: Instant,
     passed_by: u64,
+    /// Of parked tables, the last commit that passed by since the last cut.
+    passed: HashMap<RelationId, Lsn>,
     rows: HashMap<RelationId, u64>,
+    generation: Generation,
 }
 
 impl Decoder {
-    pub(crate) fn new(shared: Arc<Shared>, tables: impl IntoIterator<Item = Captured>, through: Lsn) -> Self {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        generation: Generation,
+        tables: impl IntoIterator<Item = Captured>,
+        through: Lsn,
+    ) -> Self {
         let interval = shared.options.feedback_interval.min(Duration::from_secs(1));
         Decoder {
             rounds: Rounds::new(Arc::clone(&shared.issued)),
@@ -64,7 +72,9 @@ impl Decoder {
             answer: None,
             now: Instant::now(),
             passed_by: 0,
+            passed: HashMap::new(),
             rows: HashMap::new(),
+            generation,
         }
     }
 
@@ -117,7 +127,8 @@ impl Decoder {
         };
         let Some(table) = self.tables.get(&relation) else { return Ok(()) };
         if table.is_parked {
-            self.pass_by(relation, stamp.commit_lsn);
+            self.passed_by += 1;
+            self.passed.insert(relation, stamp.commit_lsn);
             return Ok(());
         }
         if stamp.commit_lsn < table.begins {
@@ -126,10 +137,6 @@ impl Decoder {
         }
         if let Err(error @ RelationError::Unknown { .. }) = self.relations.get(record.lsn, relation) {
             let parked = Parked { code: error.code(), reason: error.to_string() };
-            self.park(relation, stamp.commit_lsn, &parked);
-            return Ok(());
-        }
-        if let Some(parked) = self.backlog_is_full(table) {
             self.park(relation, stamp.commit_lsn, &parked);
             return Ok(());
         }
@@ -152,26 +159,30 @@ impl Decoder {
         }
     }
 
-    /// A table whose destination refuses it, and whose rows fill what all tables share, would stop its neighbours (P90).
-    fn backlog_is_full(&self, table: &Captured) -> Option<Parked> {
-        let cause = self.shared.refused(TableId(table.relation.0))?;
-        let (held, most) = (self.shared.handover.bytes_of(table.stream), self.shared.handover.bytes_max() / 4);
-        (held >= most).then(|| Parked {
-            code: code::BACKLOG,
-            reason: format!(
-                "its rows are not taken ({}), and {held} bytes of them wait, at most {most} may",
-                cause.text
-            ),
-        })
-    }
-
-    fn pass_by(&mut self, relation: RelationId, commit: Lsn) {
-        self.passed_by += 1;
-        self.shared.change_record(|record| {
-            if let Some(park) = record.table_mut(relation).and_then(|table| table.park.as_mut()) {
-                park.passed = park.passed.max(commit);
-            }
+    /// A table whose destination refuses it, and whose rows fill what all tables share, would stop its neighbours (P90):
+    /// it is parked, and what waits of it is passed by, so that the slot moves on (P86).
+    fn park_backlogs(&mut self) {
+        let most = self.shared.handover.bytes_max() / 4;
+        let refused = self.tables.values().filter(|table| !table.is_parked).filter_map(|table| {
+            let cause = self.shared.refused(TableId(table.relation.0))?;
+            let held = self.shared.handover.bytes_of(table.stream);
+            (held >= most).then(|| (table.relation, table.stream, cause, held))
         });
+        for (relation, stream, cause, held) in refused.collect::<Vec<_>>() {
+            let reason =
+                format!("its rows are not taken ({}), and {held} bytes of them wait, at most {most} may", cause.text);
+            let at = self.shared.sight.lock().last_commit.map_or(Lsn::ZERO, |(lsn, _)| lsn);
+            self.park(relation, at, &Parked { code: code::BACKLOG, reason });
+            let shared = Arc::clone(&self.shared);
+            let noted = self.answer.take();
+            self.answer = Some(Box::pin(async move {
+                if let Some(noted) = noted {
+                    noted.await;
+                }
+                shared.retire(vec![stream]);
+                Answer::Stored
+            }));
+        }
     }
 
     /// Sets a table aside. The note is stored before the first of its rows is passed by: nothing is read until it is.
@@ -262,16 +273,28 @@ impl Decoder {
         for (partition, ready) in cut.batches {
             self.hand_over(partition, ready);
         }
-        let mut sight = self.shared.sight.lock();
-        sight.passed_by += std::mem::take(&mut self.passed_by);
-        for (relation, rows) in self.rows.drain() {
-            *sight.rows.entry(relation).or_default() += rows;
+        if !self.passed.is_empty() {
+            self.shared.change_record(|record| {
+                for (relation, commit) in self.passed.drain() {
+                    if let Some(park) = record.table_mut(relation).and_then(|table| table.park.as_mut()) {
+                        park.passed = park.passed.max(commit);
+                    }
+                }
+            });
         }
+        {
+            let mut sight = self.shared.sight.lock();
+            sight.passed_by += std::mem::take(&mut self.passed_by);
+            for (relation, rows) in self.rows.drain() {
+                *sight.rows.entry(relation).or_default() += rows;
+            }
+        }
+        self.park_backlogs();
     }
 
     fn hand_over(&self, partition: PartitionId, ready: Ready) {
         self.shared.handed_over(partition, ready.end);
-        self.shared.handover.push(partition, ready);
+        self.shared.handover.push(self.generation, partition, ready);
     }
 
     fn on_keepalive(&mut self, end: Lsn) {

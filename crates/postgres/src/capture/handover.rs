@@ -29,7 +29,13 @@ struct Inside {
     lane: Option<LaneWaker>,
     waiting: Option<Waker>,
     is_finished: bool,
+    generation: Generation,
 }
+
+/// Which opening of the lane a batch was made for. A batch of an earlier one does not lead on from what a later one has
+/// taken: handed over, it would hide the rows between.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Generation(u64);
 
 /// See the module.
 pub(crate) struct Handover {
@@ -62,9 +68,18 @@ impl Handover {
         std::future::poll_fn(|cx| self.poll_room(cx)).await;
     }
 
-    pub(crate) fn push(&self, partition: PartitionId, ready: Ready) {
+    /// For whom batches are made from now on.
+    pub(crate) fn generation(&self) -> Generation {
+        self.inside.lock().generation
+    }
+
+    /// Adds a batch; one of an earlier generation is dropped, since its rows are read again.
+    pub(crate) fn push(&self, generation: Generation, partition: PartitionId, ready: Ready) {
         let lane = {
             let mut inside = self.inside.lock();
+            if generation != inside.generation {
+                return;
+            }
             inside.bytes += ready.bytes;
             inside.queues.entry(partition).or_default().push_back(ready);
             inside.lane.clone()
@@ -133,7 +148,8 @@ impl Handover {
         let waiting = {
             let mut inside = self.inside.lock();
             let waiting = inside.waiting.take();
-            *inside = Inside { is_finished: inside.is_finished, ..Inside::default() };
+            let generation = Generation(inside.generation.0 + 1);
+            *inside = Inside { is_finished: inside.is_finished, generation, ..Inside::default() };
             waiting
         };
         if let Some(waiting) = waiting {
@@ -191,8 +207,8 @@ mod tests {
     fn tables_take_turns_and_one_that_waits_stops_no_other() {
         let handover = Handover::new(100);
         for at in 1..=3 {
-            handover.push(PartitionId(1), ready(at, 1));
-            handover.push(PartitionId(2), ready(at, 1));
+            handover.push(Generation(0), PartitionId(1), ready(at, 1));
+            handover.push(Generation(0), PartitionId(2), ready(at, 1));
         }
         assert_eq!(take(&handover, |_| true), Some((1, 1)));
         assert_eq!(take(&handover, |_| true), Some((2, 1)));
@@ -205,19 +221,32 @@ mod tests {
     #[test]
     fn room_comes_back_with_every_batch_that_leaves() {
         let handover = Handover::new(10);
-        handover.push(PartitionId(1), ready(1, 6));
+        handover.push(Generation(0), PartitionId(1), ready(1, 6));
         assert!(has_room(&handover));
-        handover.push(PartitionId(2), ready(1, 6));
+        handover.push(Generation(0), PartitionId(2), ready(1, 6));
         assert!(!has_room(&handover));
         handover.forget(PartitionId(1));
         assert!(has_room(&handover));
-        handover.push(PartitionId(2), ready(2, 6));
+        handover.push(Generation(0), PartitionId(2), ready(2, 6));
         assert!(!has_room(&handover));
         assert_eq!(take(&handover, |_| true), Some((2, 1)));
         assert!(has_room(&handover));
-        handover.push(PartitionId(2), ready(3, 6));
+        handover.push(Generation(0), PartitionId(2), ready(3, 6));
         handover.restart();
         assert!(has_room(&handover));
         assert_eq!(take(&handover, |_| true), None);
+    }
+
+    /// Catches a batch of the stream before, whose rows stand behind those that a lane opened anew has to read again: it
+    /// would be taken first, and what lies between be left out as handed over (I7).
+    #[test]
+    fn a_batch_made_for_an_earlier_lane_never_reaches_a_later_one() {
+        let handover = Handover::new(10);
+        let before = handover.generation();
+        handover.restart();
+        handover.push(before, PartitionId(1), ready(9, 1));
+        assert_eq!((take(&handover, |_| true), handover.bytes_of(PartitionId(1))), (None, 0));
+        handover.push(handover.generation(), PartitionId(1), ready(3, 1));
+        assert_eq!(take(&handover, |_| true), Some((1, 3)));
     }
 }

@@ -14,6 +14,7 @@ use tokio::sync::watch;
 
 use super::copy::{self, ToCopy};
 use super::decoder::Decoder;
+use super::handover::Generation;
 use super::options::CaptureOptions;
 use super::shared::{Shared, Stage};
 use super::table::{Captured, Parked};
@@ -171,6 +172,7 @@ async fn attempt(shared: &Arc<Shared>, backoff: &mut Backoff) -> Result<std::con
     let mut reopened = shared.reopened.subscribe();
     reopened.mark_unchanged();
     shared.set_stage(Stage::Starting);
+    let generation = shared.handover.generation();
     shared.progress.lock().restart();
     let options = &shared.options;
     let sql = SqlConnection::open(&options.connect).await.map_err(|error| Ended::later(&error))?;
@@ -203,7 +205,7 @@ async fn attempt(shared: &Arc<Shared>, backoff: &mut Backoff) -> Result<std::con
         }
     };
     drop(sql);
-    stream(shared, starts, &mut reopened, backoff).await
+    stream(shared, generation, starts, &mut reopened, backoff).await
 }
 
 /// Where the server left the record's timeline.
@@ -472,6 +474,7 @@ async fn copy_all(
 
 async fn stream(
     shared: &Arc<Shared>,
+    generation: Generation,
     starts: Starts,
     reopened: &mut watch::Receiver<u64>,
     backoff: &mut Backoff,
@@ -498,7 +501,7 @@ async fn stream(
     let idle_interval = options.queue.idle_interval.min((options.linger / 2).max(Duration::from_millis(1)));
     let settings = crate::QueueSettings { idle_interval, ..options.queue };
     let parts = QueueParts { meters: QueueMeters::new(&options.pipeline), ..QueueParts::new(settings) };
-    let decoder = Decoder::new(Arc::clone(shared), tables, from);
+    let decoder = Decoder::new(Arc::clone(shared), generation, tables, from);
     let mut queue = QueueingSink::start(Box::new(decoder), parts);
     let (end_stream, ended) = watch::channel(false);
     let meters = StreamMeters::new(&options.pipeline);

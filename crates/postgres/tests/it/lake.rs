@@ -28,9 +28,9 @@ pub(crate) struct Landed {
 struct Table {
     rows: Vec<Landed>,
     positions: Positions,
-    accepted: Vec<(Vec<Landed>, Positions, Option<u64>)>,
-    batches: u64,
+    accepted: Vec<(CommitId, Vec<Landed>, Positions, Option<u64>)>,
     is_refusing: bool,
+    loses_groups: u32,
 }
 
 /// See the module. Clones are the same lake.
@@ -50,6 +50,11 @@ impl Lake {
     /// Whether a table's destination refuses every write.
     pub(crate) fn refuse(&self, table: &str, refuses: bool) {
         self.tables.lock().entry(table.to_owned()).or_default().is_refusing = refuses;
+    }
+
+    /// So many groups of a table are lost before they land.
+    pub(crate) fn lose_groups(&self, table: &str, groups: u32) {
+        self.tables.lock().entry(table.to_owned()).or_default().loses_groups = groups;
     }
 
     /// All rows of a table, in the order of their commits.
@@ -167,7 +172,7 @@ impl ShardWriter for TableWriter {
                     Some(CopyMark::Begins(place)) => Some(place.at),
                     _ => None,
                 };
-                table.accepted.push((rows, positions, begins));
+                table.accepted.push((batch.id, rows, positions, begins));
                 Ok(Written::Accepted)
             })
         })
@@ -176,8 +181,15 @@ impl ShardWriter for TableWriter {
     fn barrier<'a>(&'a self) -> BoxFuture<'a, Result<Settled, BarrierError>> {
         Box::pin(async move {
             self.with(|table| {
+                if table.loses_groups > 0 && !table.accepted.is_empty() {
+                    table.loses_groups -= 1;
+                    let lost = std::mem::take(&mut table.accepted).into_iter().map(|(id, ..)| id).collect();
+                    let code = landfall_types::Code::new("DT", 9);
+                    let error = SinkError::Unknown { code, text: "lost by the test".to_owned() };
+                    return Err(BarrierError { error, lost });
+                }
                 let mut settled = Settled::default();
-                for (rows, positions, begins) in std::mem::take(&mut table.accepted) {
+                for (_, rows, positions, begins) in std::mem::take(&mut table.accepted) {
                     if let Some(point) = begins {
                         table.rows.retain(|row| row.op != "s" || row.at.0 == point);
                     }
@@ -186,7 +198,6 @@ impl ShardWriter for TableWriter {
                     table.rows.extend(rows);
                     table.positions.extend(positions);
                 }
-                table.batches += settled.batches;
                 settled.positions = table.positions.clone();
                 Ok(settled)
             })
