@@ -159,18 +159,21 @@ impl Decoder {
         }
     }
 
-    /// A table whose destination refuses it, and whose rows fill what all tables share, would stop its neighbours (P90):
-    /// it is parked, and what waits of it is passed by, so that the slot moves on (P86).
+    /// A table of which nothing is taken for long, and whose rows fill what all tables share, would stop its neighbours
+    /// (P90): it is parked, and what waits of it is passed by, so that the slot moves on (P86). One that is slow is not.
     fn park_backlogs(&mut self) {
-        let most = self.shared.handover.bytes_max() / 4;
-        let refused = self.tables.values().filter(|table| !table.is_parked).filter_map(|table| {
-            let cause = self.shared.refused(TableId(table.relation.0))?;
-            let held = self.shared.handover.bytes_of(table.stream);
-            (held >= most).then(|| (table.relation, table.stream, cause, held))
+        let (most, patience) = (self.shared.handover.bytes_max() / 4, self.shared.options.backlog_patience);
+        let stuck = self.tables.values().filter(|table| !table.is_parked).filter_map(|table| {
+            let (held, since) = self.shared.handover.waiting_of(table.stream)?;
+            let waited = self.now.saturating_duration_since(since);
+            (held >= most && waited >= patience).then_some((table.relation, table.stream, held, waited))
         });
-        for (relation, stream, cause, held) in refused.collect::<Vec<_>>() {
-            let reason =
-                format!("its rows are not taken ({}), and {held} bytes of them wait, at most {most} may", cause.text);
+        for (relation, stream, held, waited) in stuck.collect::<Vec<_>>() {
+            let why =
+                self.shared.refused(TableId(relation.0)).map_or(String::new(), |cause| format!(" ({})", cause.text));
+            let reason = format!(
+                "none of its rows was taken for {waited:.0?}{why}, and {held} bytes of them wait, at most {most} may"
+            );
             let at = self.shared.sight.lock().last_commit.map_or(Lsn::ZERO, |(lsn, _)| lsn);
             self.park(relation, at, &Parked { code: code::BACKLOG, reason });
             let shared = Arc::clone(&self.shared);
@@ -182,6 +185,7 @@ impl Decoder {
                 shared.retire(vec![stream]);
                 Answer::Stored
             }));
+            self.shared.handover.nudge();
         }
     }
 
@@ -354,6 +358,9 @@ impl RecordSink for Decoder {
         self.now = Instant::now();
         if self.rounds.is_due(self.now, self.shared.options.linger) {
             self.cut();
+        } else {
+            // Also while there is no room, when nothing is cut.
+            self.park_backlogs();
         }
         Ok(())
     }

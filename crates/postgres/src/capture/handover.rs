@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::task::{Context, Poll, Waker};
+use std::time::Instant;
 
 use landfall_engine::contract::{LaneWaker, TableRows};
 use landfall_types::{PartitionId, Place};
@@ -23,6 +24,8 @@ pub(crate) struct Ready {
 #[derive(Default)]
 struct Inside {
     queues: BTreeMap<PartitionId, VecDeque<Ready>>,
+    /// Since when a partition's first batch waits for its turn.
+    waits_since: BTreeMap<PartitionId, Instant>,
     bytes: usize,
     /// The partition whose turn was last.
     last: Option<PartitionId>,
@@ -81,6 +84,7 @@ impl Handover {
                 return;
             }
             inside.bytes += ready.bytes;
+            inside.waits_since.entry(partition).or_insert_with(Instant::now);
             inside.queues.entry(partition).or_default().push_back(ready);
             inside.lane.clone()
         };
@@ -109,6 +113,10 @@ impl Handover {
             let ready = inside.queues.get_mut(&partition)?.pop_front()?;
             inside.bytes -= ready.bytes;
             inside.last = Some(partition);
+            match inside.queues.get(&partition).is_some_and(|queue| !queue.is_empty()) {
+                true => inside.waits_since.insert(partition, Instant::now()),
+                false => inside.waits_since.remove(&partition),
+            };
             let waiting = if inside.bytes < self.bytes_max { inside.waiting.take() } else { None };
             ((partition, ready), waiting)
         };
@@ -118,10 +126,19 @@ impl Handover {
         Some(taken)
     }
 
-    /// Bytes that wait for a partition's turn.
-    pub(crate) fn bytes_of(&self, partition: PartitionId) -> usize {
+    /// Bytes that wait for a partition's turn, and since when the first of them does; none of an empty queue.
+    pub(crate) fn waiting_of(&self, partition: PartitionId) -> Option<(usize, Instant)> {
         let inside = self.inside.lock();
-        inside.queues.get(&partition).map_or(0, |queue| queue.iter().map(|ready| ready.bytes).sum())
+        let since = *inside.waits_since.get(&partition)?;
+        Some((inside.queues.get(&partition)?.iter().map(|ready| ready.bytes).sum(), since))
+    }
+
+    /// Has who waits for room look again at what else it waits for.
+    pub(crate) fn nudge(&self) {
+        let waiting = self.inside.lock().waiting.take();
+        if let Some(waiting) = waiting {
+            waiting.wake();
+        }
     }
 
     /// The bound.
@@ -136,6 +153,7 @@ impl Handover {
             let dropped: usize =
                 inside.queues.remove(&partition).unwrap_or_default().iter().map(|ready| ready.bytes).sum();
             inside.bytes -= dropped;
+            inside.waits_since.remove(&partition);
             inside.waiting.take()
         };
         if let Some(waiting) = waiting {
@@ -245,7 +263,7 @@ mod tests {
         let before = handover.generation();
         handover.restart();
         handover.push(before, PartitionId(1), ready(9, 1));
-        assert_eq!((take(&handover, |_| true), handover.bytes_of(PartitionId(1))), (None, 0));
+        assert_eq!((take(&handover, |_| true), handover.waiting_of(PartitionId(1))), (None, None));
         handover.push(handover.generation(), PartitionId(1), ready(3, 1));
         assert_eq!(take(&handover, |_| true), Some((1, 3)));
     }

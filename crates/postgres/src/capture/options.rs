@@ -54,6 +54,8 @@ pub struct CaptureOptions {
     pub linger: Duration,
     /// Memory of source batches that the engine has not taken yet.
     pub ready_bytes: usize,
+    /// A table of which nothing was taken for so long, and which fills a quarter of that memory, is parked.
+    pub backlog_patience: Duration,
     /// Whether the server must not be asked (`check --offline`).
     pub is_offline: bool,
 }
@@ -81,6 +83,7 @@ impl CaptureOptions {
             liveness_timeout: Duration::from_secs(90),
             linger: Duration::from_millis(20),
             ready_bytes: 64 << 20,
+            backlog_patience: Duration::from_secs(120),
             is_offline: false,
         }
     }

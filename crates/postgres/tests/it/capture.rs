@@ -228,6 +228,39 @@ async fn a_destination_that_loses_groups_gets_every_row_again() -> Result<()> {
     Ok(())
 }
 
+/// Catches a refused table whose rows fill the room of all: it must be parked, and the slot move on without it (P86, P90).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_table_with_a_full_backlog_is_parked_and_the_slot_moves_on() -> Result<()> {
+    let bed = Bed::new(&format!("{ORDERS} CREATE TABLE items (id int PRIMARY KEY, n bigint);"))?;
+    let handle = bed.start_with(|options| {
+        options.ready_bytes = 1 << 20;
+        options.backlog_patience = Duration::from_secs(1);
+    })?;
+    bed.until_equal(&handle, "public.orders", COLUMNS, &["id"]).await?;
+    bed.lake.refuse("public.items", true);
+    let until = Instant::now() + DEADLINE;
+    let mut first = 1;
+    while !handle.status().source.to_string().contains("LF-PG0509") {
+        assert!(Instant::now() < until, "{:#?}", handle.status());
+        bed.shop
+            .psql(&format!("INSERT INTO items SELECT n, n FROM generate_series({first}, {}) n;", first + 19_999))?;
+        first += 20_000;
+    }
+    bed.shop.psql("DELETE FROM orders WHERE id % 3 = 0;")?;
+    bed.until_equal(&handle, "public.orders", COLUMNS, &["id"]).await?;
+    let written = bed.shop.psql("SELECT pg_current_wal_lsn() - '0/0'")?;
+    let moved = format!(
+        "SELECT confirmed_flush_lsn - '0/0' >= {written} FROM pg_replication_slots WHERE slot_name = 'landfall_shop'"
+    );
+    while bed.shop.psql(&moved)? != "t" {
+        assert!(Instant::now() < until, "the slot stands still: {:#?}", handle.status());
+        bed.shop.psql("UPDATE orders SET amount = amount + 1 WHERE id = 1;")?;
+        let _ = tokio::time::timeout(Duration::from_millis(50), handle.changes().changed()).await;
+    }
+    end(handle).await;
+    Ok(())
+}
+
 /// Catches any order of work, stops and crashes after which source and target differ, or a change stands twice (T4 in short).
 #[tokio::test(flavor = "multi_thread")]
 async fn the_oracle_agrees_after_random_work_and_restarts() -> Result<()> {
