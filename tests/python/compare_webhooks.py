@@ -12,6 +12,7 @@ import json
 import sys
 
 import pyarrow as pa
+import script
 from deltalake import DeltaTable
 
 
@@ -128,4 +129,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    script.run(main)

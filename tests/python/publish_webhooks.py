@@ -11,6 +11,7 @@ import os
 import sys
 import time
 
+import script
 from zerobus.sdk.shared import HeadersProvider, RecordType, StreamConfigurationOptions, TableProperties
 from zerobus.sdk.sync import ZerobusSdk
 
@@ -61,4 +62,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    script.run(main)

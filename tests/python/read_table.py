@@ -8,6 +8,7 @@ Prints {"rows", "distinct", "version"}.
 import json
 import sys
 
+import script
 from deltalake import DeltaTable
 
 
@@ -21,4 +22,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    script.run(main)
