@@ -69,7 +69,7 @@ impl Python {
     /// Starts a script.
     pub fn start<S: AsRef<OsStr>>(&self, script: &str, args: impl IntoIterator<Item = S>) -> Result<Ran> {
         let mut command = Command::new(&self.interpreter);
-        command.arg(self.scripts.join(script)).args(args).stdin(Stdio::null());
+        command.arg("-B").arg(self.scripts.join(script)).args(args).stdin(Stdio::null());
         command.stdout(Stdio::piped()).stderr(Stdio::inherit());
         // A proxy of the machine must not stand between a test and its own loopback server.
         for name in ["http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"] {
