@@ -383,7 +383,7 @@ impl Committer {
     }
 
     fn wake_all(&mut self) {
-        self.wake.drain(..).for_each(Waker::wake);
+        self.partition.threads.relay.wake(&mut self.wake);
     }
 
     fn set_full(&self, cause: &str) {

@@ -3,10 +3,12 @@
 mod commit_pool;
 mod housekeeping;
 mod read_pool;
+mod wake_relay;
 
 pub(crate) use commit_pool::CommitPool;
 pub(crate) use housekeeping::{DiskReserve, Housekeeping};
 pub(crate) use read_pool::ReadPool;
+pub(crate) use wake_relay::WakeRelay;
 
 use std::sync::OnceLock;
 
@@ -17,6 +19,7 @@ pub(crate) struct Threads {
     pub(crate) commit: CommitPool,
     pub(crate) read: ReadPool,
     pub(crate) housekeeping: Housekeeping,
+    pub(crate) relay: WakeRelay,
     owner: OnceLock<Box<dyn Fn() -> bool + Send + Sync>>,
 }
 
@@ -42,6 +45,7 @@ impl Threads {
             commit: CommitPool::new(options.commit_threads as usize),
             read: ReadPool::new(options.read_threads as usize),
             housekeeping: Housekeeping::new(reserve),
+            relay: WakeRelay::start(),
             owner: OnceLock::new(),
         }
     }
