@@ -31,7 +31,7 @@ const SEED: u64 = 11;
 const LAND_WITHIN: Duration = Duration::from_secs(300);
 
 pub(super) fn run(args: &BenchArgs, workspace: &Workspace, runtime: &Runtime) -> anyhow::Result<bool> {
-    let (records, rounds) = if args.quick { (5_000, 1) } else { (300_000, 5) };
+    let (records, rounds) = if args.quick { (5_000, 1) } else { (1_000_000, 5) };
     let batches = computed(workspace, records)?;
     let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
     let expected = content(&batches)?;
