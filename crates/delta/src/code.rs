@@ -25,6 +25,9 @@ pub(crate) const RETENTION: Code = Code::new("DT", 14);
 pub(crate) const HOUSEKEEPING: Code = Code::new("DT", 15);
 pub(crate) const NOT_LISTABLE: Code = Code::new("DT", 16);
 
+/// Codes that say that a table's columns have no place in its destination: waiting mends nothing, only a person does.
+pub const SHAPE_REFUSALS: [Code; 3] = [TYPE, NAME, SCHEMA];
+
 const fn page(
     code: Code,
     name: &'static str,

@@ -30,7 +30,7 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
-pub use code::{CODES, DeltaError};
+pub use code::{CODES, DeltaError, SHAPE_REFUSALS};
 pub use listing::{TableFile, TableFiles, table_files};
 pub use options::{Compression, DeltaOptions, Evolve, Timestamps};
 pub use sink::DeltaSink;

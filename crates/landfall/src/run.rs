@@ -14,8 +14,6 @@ use crate::signals::Signals;
 
 /// How often the recorder gives up samples of histograms that nobody has asked for.
 const METRICS_UPKEEP: Duration = Duration::from_secs(5);
-/// After the last task has ended, what may still hold the runtime: a blocking read of a dead disk.
-const RUNTIME_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Plans, starts, waits, drains.
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<Exit> {
@@ -28,7 +26,9 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<Exit> {
     let runtime = runtime(config.process.io_threads)?;
     let text = ConfigText { file: loaded.file, text: loaded.source };
     let exit = runtime.block_on(serve(config, text, args.exit_on_failure));
-    runtime.shutdown_timeout(RUNTIME_PATIENCE);
+    // What still runs was given up by name: the process ends with it. To take the runtime away from under it would only
+    // make it panic, and a blocking read of a dead disk would be waited for.
+    std::mem::forget(runtime);
     exit
 }
 

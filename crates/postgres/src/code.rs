@@ -46,14 +46,15 @@ pub(crate) const IDENTITY: Code = Code::new("PG", 505);
 pub(crate) const TOASTABLE: Code = Code::new("PG", 506);
 pub(crate) const TABLE_LIMIT: Code = Code::new("PG", 507);
 pub(crate) const LOCK_TIMEOUT: Code = Code::new("PG", 508);
-
 pub(crate) const BACKLOG: Code = Code::new("PG", 509);
+pub(crate) const PLACE_TAKEN: Code = Code::new("PG", 510);
 
 pub(crate) const SNAPSHOT_LOST: Code = Code::new("PG", 601);
 pub(crate) const COPY_FAILED: Code = Code::new("PG", 602);
 pub(crate) const ROW_SECURITY: Code = Code::new("PG", 603);
 pub(crate) const ROW_TOO_LARGE: Code = Code::new("PG", 604);
 pub(crate) const COPY_UNSTABLE: Code = Code::new("PG", 605);
+pub(crate) const REWRITTEN: Code = Code::new("PG", 606);
 
 const fn page(
     code: Code,
@@ -354,7 +355,7 @@ pub const CODES: &[CodePage] = &[
         Kind::Invalid,
         Retry::Later,
         "An update leaves out large values that it does not change, unless the table's identity is FULL.",
-        "`ALTER TABLE … REPLICA IDENTITY FULL;` (more WAL per update), or `toast: merge` where the target can read its old row.",
+        "`ALTER TABLE … REPLICA IDENTITY FULL;` (more WAL per update).",
     ),
     page(
         TABLE_LIMIT,
@@ -379,6 +380,14 @@ pub const CODES: &[CodePage] = &[
         Retry::Never,
         "A table's destination refuses its rows, and so many of them wait that they would stop the other tables. The table was parked, its neighbours go on.",
         "Mend the destination that the message names, then `landfall tables CONFIG PIPELINE resync TABLE`.",
+    ),
+    page(
+        PLACE_TAKEN,
+        "PostgresTablePlaceTaken",
+        Kind::Conflict,
+        Retry::Never,
+        "A table has the name that another table had when it was first captured and was renamed since: the other still lands under that name, so the new one was parked and nothing of it is mixed in.",
+        "Give one of them a pipeline of its own, or leave the renamed one out of `tables`; then `landfall tables CONFIG PIPELINE resync TABLE`.",
     ),
     page(
         SNAPSHOT_LOST,
@@ -419,6 +428,14 @@ pub const CODES: &[CodePage] = &[
         Retry::Now,
         "A range that was copied again under the same snapshot had fewer rows than were issued from it before, which one snapshot cannot show.",
         "The table's copy starts over from a fresh snapshot. If it happens again, report it as a defect.",
+    ),
+    page(
+        REWRITTEN,
+        "CopyTableRewritten",
+        Kind::Unavailable,
+        Retry::Later,
+        "A table was rewritten (most ALTER TABLE), emptied or dropped after the snapshot of its copy was taken and before the copy had it. In the new file the old snapshot sees nothing, so such a copy would be empty without an error.",
+        "Nothing: the table is copied again from a fresh snapshot. Changing tables once their copy is done avoids the second copy.",
     ),
 ];
 

@@ -17,7 +17,7 @@ pub struct PublishedTable {
     pub relation: RelationId,
     /// Its name.
     pub name: TableName,
-    /// What is sent of it, as the server says; `None` before version 15, which sends all but generated columns.
+    /// What is sent of it; `None` before version 15, which sends all but generated columns.
     pub columns: Option<Vec<String>>,
     /// Its row filter, as the server prints it.
     pub row_filter: Option<String>,
@@ -78,7 +78,17 @@ const TABLES_14: &str = "
     JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
     WHERE t.pubname = $1";
 
+/// Before 18 the view lists generated columns, which are never sent.
 const TABLES_15: &str = "
+    SELECT c.oid, t.schemaname::text, t.tablename::text,
+           ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a
+                 WHERE a.attrelid = c.oid AND a.attname = ANY (t.attnames) AND a.attgenerated = ''), t.rowfilter
+    FROM pg_catalog.pg_publication_tables t
+    JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname
+    JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
+    WHERE t.pubname = $1";
+
+const TABLES_18: &str = "
     SELECT c.oid, t.schemaname::text, t.tablename::text, t.attnames::text[], t.rowfilter
     FROM pg_catalog.pg_publication_tables t
     JOIN pg_catalog.pg_namespace n ON n.nspname = t.schemaname
@@ -112,7 +122,11 @@ impl PublicationFacts {
             is_own: yes(6)?,
             tables: Vec::new(),
         };
-        let query = if major >= 15 { TABLES_15 } else { TABLES_14 };
+        let query = match major {
+            ..15 => TABLES_14,
+            15..18 => TABLES_15,
+            _ => TABLES_18,
+        };
         for row in sql.rows(doing, query, &[&name]).await? {
             let read = || -> Result<PublishedTable, tokio_postgres::Error> {
                 Ok(PublishedTable {
@@ -149,7 +163,9 @@ pub fn plan_publication(name: &str, now: Option<&PublicationFacts>, tables: &[Ta
         }
     }
     plan.missing_tables = add.iter().map(|(name, relation)| (*relation, name.clone())).collect();
-    let list = add.keys().map(sql::relation).collect::<Vec<_>>().join(", ");
+    // Without ONLY the server adds every child of an inheritance parent, with or without an identity.
+    let only = |table: &TableName| format!("ONLY {}", sql::relation(table));
+    let list = add.keys().map(only).collect::<Vec<_>>().join(", ");
     let Some(now) = now else {
         // An empty publication is legal, and is what a source starts with whose tables are all refused.
         let tables = if list.is_empty() { String::new() } else { format!(" FOR TABLE {list}") };
@@ -171,7 +187,8 @@ pub fn plan_publication(name: &str, now: Option<&PublicationFacts>, tables: &[Ta
     }
     if !list.is_empty() {
         plan.statements.push(format!("ALTER PUBLICATION {publication} ADD TABLE {list};"));
-        plan.reasons.push(format!("publication `{name}` lacks {list}"));
+        let lacking = add.keys().map(sql::relation).collect::<Vec<_>>().join(", ");
+        plan.reasons.push(format!("publication `{name}` lacks {lacking}"));
     }
     plan
 }
@@ -224,7 +241,7 @@ pub async fn add_table_locked(
     lock_timeout: Duration,
 ) -> Result<(), AddTableError> {
     let statements = format!(
-        "SET LOCAL lock_timeout = {}; LOCK TABLE {table} IN SHARE MODE; ALTER PUBLICATION {} ADD TABLE {table};",
+        "SET LOCAL lock_timeout = {}; LOCK TABLE {table} IN SHARE MODE; ALTER PUBLICATION {} ADD TABLE ONLY {table};",
         lock_timeout.as_millis(),
         sql::name(publication),
         table = sql::relation(table),
@@ -246,7 +263,7 @@ pub async fn add_table_waiting(
 ) -> Result<(), AddTableError> {
     const LOOK_EVERY: Duration = Duration::from_millis(200);
     let doing = "wait for older transactions";
-    let statement = format!("ALTER PUBLICATION {} ADD TABLE {};", sql::name(publication), sql::relation(table));
+    let statement = format!("ALTER PUBLICATION {} ADD TABLE ONLY {};", sql::name(publication), sql::relation(table));
     sql.run("add a table to the publication", &statement).await?;
     let query = "SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text";
     let row = sql.row(doing, query, &[]).await?;

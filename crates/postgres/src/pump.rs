@@ -7,6 +7,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use futures::poll;
@@ -151,12 +152,18 @@ impl<T: Transport> Pump<'_, T> {
             let announced = {
                 let mut announced = pin!(self.transport.announced());
                 match poll!(announced.as_mut()) {
-                    std::task::Poll::Ready(announced) => announced,
-                    std::task::Poll::Pending => {
+                    Poll::Ready(announced) => announced,
+                    Poll::Pending => {
                         // The end of a read: nothing is ready, so nothing is held back (P16).
                         self.queue.flush()?;
                         self.meters.read(&mut self.counts);
-                        announced.await
+                        // A peer may be silent for long: the end of the worker is not to wait for its next word.
+                        let queue = &mut *self.queue;
+                        std::future::poll_fn(|cx| match queue.poll_failure(cx) {
+                            Poll::Ready(error) => Poll::Ready(Err(error)),
+                            Poll::Pending => announced.as_mut().poll(cx).map(Ok),
+                        })
+                        .await?
                     }
                 }
             };
@@ -210,8 +217,8 @@ async fn wait_for_room(
 ) -> Result<crate::queue::Room, QueueError> {
     let mut room = pin!(queue.room(Need::bytes(bytes)));
     match poll!(room.as_mut()) {
-        std::task::Poll::Ready(room) => room,
-        std::task::Poll::Pending => {
+        Poll::Ready(room) => room,
+        Poll::Pending => {
             progress.parked(true);
             let room = room.await;
             progress.parked(false);

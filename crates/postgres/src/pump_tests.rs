@@ -244,15 +244,16 @@ async fn a_stop_hands_over_what_was_read_and_sends_a_last_feedback() {
     assert!(told.is_finished());
 }
 
-/// Catches a failed decoder behind which the stream goes on, and a cause that is lost on the way up.
+/// Catches a failed decoder behind which the stream goes on, or stands still until a silent peer says its next word, and a
+/// cause that is lost on the way up.
 #[tokio::test(start_paused = true)]
 async fn a_failed_decoder_ends_the_pump_with_its_cause() {
     let (rig, frames, _) = scripted(QueueSettings::default());
     rig.seen.fail.store(true, Ordering::SeqCst);
     frames.send(Owned::Data(20, b"row".to_vec())).unwrap();
     until("it has failed", || !rig.view.worker_alive()).await;
-    frames.send(Owned::Data(21, b"row".to_vec())).unwrap();
     let ended = rig.ended.await.unwrap();
+    drop(frames);
     assert!(ended.to_string().contains("the spill is full"), "{ended}");
     assert_eq!(ended_code(&ended), "LF-PG0119");
     assert!(!ended.may_reconnect());

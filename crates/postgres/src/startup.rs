@@ -257,6 +257,13 @@ fn publication_is_complete(
     if plan.statements.is_empty() || (lost.is_empty() && may_add) {
         return Ok(());
     }
+    if let (Some(_), true, Some(reason)) = (record, plan.is_missing, plan.reasons.first()) {
+        return Err(StartupProblem::PublicationGone {
+            pipeline: options.pipeline.clone(),
+            reason: reason.clone(),
+            statements: if options.creates_publication { Vec::new() } else { plan.statements.clone() },
+        });
+    }
     Err(StartupProblem::PublicationIncomplete {
         pipeline: options.pipeline.clone(),
         reasons: plan.reasons.clone(),

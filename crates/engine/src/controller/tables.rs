@@ -204,6 +204,13 @@ impl<S: Source> Controller<'_, S> {
         if known.waiting.iter().all(|(waiting, _)| *waiting != partition) {
             known.waiting.push((partition, is_added));
         }
+        if let Step::Waiting { until } = &mut known.opening.step {
+            // The source begins with it again: it is tried at once, and what is wrong still is told again.
+            *until = Instant::now();
+            if known.opening.failed.take().is_some() {
+                self.source.table_refused(table, None);
+            }
+        }
         true
     }
 

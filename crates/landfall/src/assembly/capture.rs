@@ -36,6 +36,7 @@ pub(crate) fn options(pipeline: &str, config: &PostgresConfig, is_offline: bool)
     options.feedback_interval = config.feedback_interval.unwrap_or(options.feedback_interval);
     options.liveness_timeout = config.liveness_timeout.unwrap_or(options.liveness_timeout);
     options.linger = config.linger.unwrap_or(options.linger);
+    options.shape_refusals = landfall_delta::SHAPE_REFUSALS.to_vec();
     options.is_offline = is_offline;
     options
 }

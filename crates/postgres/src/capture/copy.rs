@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use landfall_engine::FailCause;
 use landfall_engine::contract::{BadRow, CopyMark, TableNote, TableRows as EngineRows};
 use landfall_types::{Clock, Offset, PartitionId, Place, SystemClock};
 
@@ -73,6 +74,7 @@ pub(super) async fn copy(
     let line_bytes_max = options.row_bytes_max;
     let mut run = start_copy(options, shared.options.connect.clone(), snapshot, wanted);
     let mut reported = Instant::now();
+    let mut rewritten = Vec::new();
     shared.set_stage(Stage::Copying(run.report()));
     while let Some(event) = run.next().await {
         match event.map_err(|error| Ended::later(&error))? {
@@ -93,6 +95,12 @@ pub(super) async fn copy(
                 }
             }
             CopyEvent::RangeDone { .. } => {}
+            CopyEvent::Refused { table, code, text } => {
+                open.remove(&table);
+                shared.set_unfit(table, FailCause::new(code, text));
+                shared.park_unfit();
+            }
+            CopyEvent::Rewritten { table } => rewritten.extend(open.remove(&table)),
             CopyEvent::TableDone { table } => {
                 let Some(mut done) = open.remove(&table) else { continue };
                 if !done.has_begun || !done.places.is_empty() || !done.bad.is_empty() {
@@ -105,6 +113,13 @@ pub(super) async fn copy(
                 *sight.rows.entry(table).or_default() += done.count;
             }
         }
+    }
+    if let Some(table) = rewritten.first() {
+        let text = format!(
+            "{} was rewritten, emptied or dropped between the snapshot and its copy (LF-PG0606): it is copied again from a fresh one",
+            table.plan.shape().name
+        );
+        return Err(Ended::Later { code: crate::code::REWRITTEN, text });
     }
     match open.values().next() {
         None => Ok(()),
@@ -140,13 +155,34 @@ impl Open {
         Ok(())
     }
 
+    /// Waits for room. False: the table was parked meanwhile, and its rows are void.
+    async fn has_room(&self, shared: &Shared) -> bool {
+        let mut unfit = shared.unfit.subscribe();
+        loop {
+            // Also of another table, whose rows may be what fills the room.
+            shared.park_unfit();
+            if shared.is_parked(self.plan.shape().relation) {
+                return false;
+            }
+            tokio::select! {
+                () = shared.handover.room() => return true,
+                _ = unfit.changed() => {}
+            }
+        }
+    }
+
     fn is_full(&self) -> bool {
         let count = self.places.len() + self.bad.len();
         count >= ROWS_MAX || (count.is_multiple_of(ROWS_PER_LOOK) && self.rows.bytes() >= BYTES_MAX)
     }
 
     async fn hand_over(&mut self, shared: &Arc<Shared>, point: Lsn, mark: CopyMark, is_last: bool) {
-        shared.handover.room().await;
+        if !self.has_room(shared).await {
+            self.places.clear();
+            self.bad.clear();
+            self.rows = TableRows::new(Arc::clone(&self.plan));
+            return;
+        }
         let copy = if std::mem::replace(&mut self.has_begun, true) { mark } else { CopyMark::Begins(place(point)) };
         let bytes = self.rows.bytes() + self.bad.iter().map(|bad| bad.bytes.len()).sum::<usize>();
         let count = self.rows.rows() as u64;

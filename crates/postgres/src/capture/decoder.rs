@@ -14,7 +14,7 @@ use landfall_engine::contract::TableId;
 use landfall_types::{Coded, PartitionId, Place};
 
 use super::handover::{Generation, Ready};
-use super::rounds::{Change, Rounds};
+use super::rounds::{Change, LostRow, Rounds};
 use super::shared::Shared;
 use super::table::{Captured, Follow, Parked};
 use crate::decode::{Message, OversizedMessage, decode};
@@ -122,7 +122,7 @@ impl Decoder {
         };
         // Numbers do not depend on which tables are followed (P94).
         let stamp = match change {
-            Change::Update(..) => transaction.update()?,
+            Change::Update(..) | Change::Lost(LostRow { is_update: true, .. }) => transaction.update()?,
             _ => transaction.row()?,
         };
         let Some(table) = self.tables.get(&relation) else { return Ok(()) };
@@ -147,6 +147,20 @@ impl Decoder {
         Ok(())
     }
 
+    /// A row that is too large is set aside with what was read of it, and the stream lives on (P5); any other message of such
+    /// a size is none that a table needs.
+    fn oversized(&mut self, record: &LogRecord<'_>, len: u64) -> Result<(), RecordSinkError> {
+        let limit = self.shared.options.max_message as u64;
+        let message = OversizedMessage::new(record.lsn, record.bytes, len, limit);
+        let (Some(relation), Some(b'I' | b'U' | b'D'), Some(_)) = (message.relation, message.kind, &self.transaction)
+        else {
+            return Err(message.into());
+        };
+        let (code, text) = (message.code(), message.to_string());
+        let lost = LostRow { is_update: message.kind == Some(b'U'), code, text: &text, head: record.bytes };
+        self.change(record, relation, Change::Lost(lost))
+    }
+
     fn push(&mut self, relation: RelationId, stamp: Stamp, change: Change<'_>) {
         let Some(table) = self.tables.get(&relation) else { return };
         let made = (table.shape, &table.plan);
@@ -162,6 +176,7 @@ impl Decoder {
     /// A table of which nothing is taken for long, and whose rows fill what all tables share, would stop its neighbours
     /// (P90): it is parked, and what waits of it is passed by, so that the slot moves on (P86). One that is slow is not.
     fn park_backlogs(&mut self) {
+        self.park_unfit();
         let (most, patience) = (self.shared.handover.bytes_max() / 4, self.shared.options.backlog_patience);
         let stuck = self.tables.values().filter(|table| !table.is_parked).filter_map(|table| {
             let (held, since) = self.shared.handover.waiting_of(table.stream)?;
@@ -174,19 +189,39 @@ impl Decoder {
             let reason = format!(
                 "none of its rows was taken for {waited:.0?}{why}, and {held} bytes of them wait, at most {most} may"
             );
-            let at = self.shared.sight.lock().last_commit.map_or(Lsn::ZERO, |(lsn, _)| lsn);
-            self.park(relation, at, &Parked { code: code::BACKLOG, reason });
-            let shared = Arc::clone(&self.shared);
-            let noted = self.answer.take();
-            self.answer = Some(Box::pin(async move {
-                if let Some(noted) = noted {
-                    noted.await;
-                }
-                shared.retire(vec![stream]);
-                Answer::Stored
-            }));
-            self.shared.handover.nudge();
+            self.set_aside(relation, stream, &Parked { code: code::BACKLOG, reason });
         }
+    }
+
+    /// Tables whose shape a destination refuses hold nothing up (P86).
+    fn park_unfit(&mut self) {
+        let unfit: Vec<(RelationId, PartitionId, Parked)> = {
+            let unfit = self.shared.unfit.borrow();
+            let told = unfit.iter().filter_map(|(relation, cause)| {
+                let table = self.tables.get(relation).filter(|table| !table.is_parked)?;
+                Some((*relation, table.stream, Parked { code: cause.code, reason: cause.text.to_string() }))
+            });
+            told.collect()
+        };
+        for (relation, stream, parked) in unfit {
+            self.set_aside(relation, stream, &parked);
+        }
+    }
+
+    /// Parks a table that takes nothing, and drops what waits of it once the note is stored.
+    fn set_aside(&mut self, relation: RelationId, stream: PartitionId, parked: &Parked) {
+        let at = self.shared.sight.lock().last_commit.map_or(Lsn::ZERO, |(lsn, _)| lsn);
+        self.park(relation, at, parked);
+        let shared = Arc::clone(&self.shared);
+        let noted = self.answer.take();
+        self.answer = Some(Box::pin(async move {
+            if let Some(noted) = noted {
+                noted.await;
+            }
+            shared.retire(vec![stream]);
+            Answer::Stored
+        }));
+        self.shared.handover.nudge();
     }
 
     /// Sets a table aside. The note is stored before the first of its rows is passed by: nothing is read until it is.
@@ -257,6 +292,7 @@ impl Decoder {
             Ok(reshaped) => {
                 tracing::info!(pipeline = %self.shared.options.pipeline, table = %table.target, shape,
                     columns = now.columns.len(), "the table has another shape");
+                self.shared.shaped(&reshaped.spec());
                 self.tables.insert(now.id, reshaped);
             }
             Err(parked) => {
@@ -333,10 +369,7 @@ impl RecordSink for Decoder {
                 self.on_keepalive(record.end_lsn);
                 Ok(())
             }
-            RecordKind::Oversized { len } => {
-                let limit = self.shared.options.max_message as u64;
-                Err(OversizedMessage::new(record.lsn, record.bytes, len, limit).into())
-            }
+            RecordKind::Oversized { len } => self.oversized(record, len),
             RecordKind::StreamStart => Ok(()),
             RecordKind::TimelineEnd { next } => {
                 Err(format!("the log goes on in timeline {next}, which a logical stream does not follow (LF-PG0117)")

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use landfall_types::Code;
+
 use crate::rows::RowOptions;
 use crate::{ConnectOptions, CopyOptions, OptionSet, QueueSettings, StartupOptions, TablePattern};
 
@@ -56,6 +58,9 @@ pub struct CaptureOptions {
     pub ready_bytes: usize,
     /// A table of which nothing was taken for so long, and which fills a quarter of that memory, is parked.
     pub backlog_patience: Duration,
+    /// Codes with which a destination says that it cannot hold a table as it is shaped: the table is parked at once, since
+    /// waiting would hold the slot and mend nothing (P86).
+    pub shape_refusals: Vec<Code>,
     /// Whether the server must not be asked (`check --offline`).
     pub is_offline: bool,
 }
@@ -84,6 +89,7 @@ impl CaptureOptions {
             linger: Duration::from_millis(20),
             ready_bytes: 64 << 20,
             backlog_patience: Duration::from_secs(120),
+            shape_refusals: Vec::new(),
             is_offline: false,
         }
     }

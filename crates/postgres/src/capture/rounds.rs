@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use landfall_engine::contract as engine;
-use landfall_types::{Offset, PartitionId, Place};
+use landfall_types::{Code, Offset, PartitionId, Place};
 use parking_lot::Mutex;
 
 use super::handover::Ready;
@@ -33,6 +33,17 @@ pub(crate) enum Change<'a> {
     Update(Option<OldTuple<'a>>, Tuple<'a>),
     Delete(OldTuple<'a>),
     Truncate,
+    Lost(LostRow<'a>),
+}
+
+/// A change that was too large to be read whole.
+#[derive(Clone, Copy)]
+pub(crate) struct LostRow<'a> {
+    pub(crate) is_update: bool,
+    pub(crate) code: Code,
+    pub(crate) text: &'a str,
+    /// What was read of it.
+    pub(crate) head: &'a [u8],
 }
 
 /// A table's part of the round.
@@ -122,18 +133,27 @@ impl Rounds {
                 open.rows.truncate(stamp);
                 Ok(())
             }
+            Change::Lost(_) => Ok(()),
         };
         let last = match change {
-            Change::Update(..) => stamp.seq + 1,
+            Change::Update(..) | Change::Lost(LostRow { is_update: true, .. }) => stamp.seq + 1,
             _ => stamp.seq,
         };
+        if let Change::Lost(LostRow { code, text, head, .. }) = change {
+            let place = Place { at: stamp.commit_lsn.0, within: last };
+            open.bytes += head.len();
+            open.bad.push(engine::BadRow { place, code, text: text.to_owned(), bytes: Bytes::copy_from_slice(head) });
+        }
+        let at = stamp.commit_lsn.0;
+        let rows = (open.rows.rows() - before) as u64;
+        match &result {
+            // A key change is two rows, at both numbers of its update; any other change is one, at its last.
+            Ok(()) => open.places.extend((0..rows).map(|row| Place { at, within: last + 1 + row - rows })),
+            // Of a key change the old row's end is here, and the new row is refused.
+            Err(_) => open.places.extend((0..rows).map(|row| Place { at, within: stamp.seq + row })),
+        }
         match result {
-            Ok(()) => {
-                let at = stamp.commit_lsn.0;
-                // A key change is two rows, at both numbers of its update; any other change is one, at its last.
-                let rows = (open.rows.rows() - before) as u64;
-                open.places.extend((0..rows).map(|row| Place { at, within: last + 1 + row - rows }));
-            }
+            Ok(()) => {}
             Err(Refused::Row(error)) => {
                 let place = Place { at: stamp.commit_lsn.0, within: error.stamp.seq };
                 open.bytes += error.received.len();

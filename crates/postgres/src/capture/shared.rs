@@ -21,7 +21,7 @@ use super::options::CaptureOptions;
 use super::progress::Progress;
 use super::rounds::Issued;
 use crate::feedback::DurableLsn;
-use crate::record::{SourceRecord, TablePhase};
+use crate::record::{ParkNote, SourceRecord, TablePhase};
 use crate::snapshot::CopyReport;
 use crate::{Lsn, RelationId};
 
@@ -78,6 +78,8 @@ pub(crate) struct Shared {
     /// Where what was handed over ends.
     ends: Mutex<BTreeMap<PartitionId, Place>>,
     refused: Mutex<BTreeMap<TableId, FailCause>>,
+    /// Tables that cannot be carried, because a destination refuses their shape or they cannot be read: they are to be parked.
+    pub(crate) unfit: watch::Sender<BTreeMap<RelationId, FailCause>>,
     pub(crate) issued: Issued,
     /// Raised when the lane is opened anew: the stream starts again.
     pub(crate) reopened: watch::Sender<u64>,
@@ -101,6 +103,7 @@ impl Shared {
             specs: Mutex::default(),
             ends: Mutex::default(),
             refused: Mutex::default(),
+            unfit: watch::Sender::new(BTreeMap::new()),
             issued: Issued::default(),
             reopened: watch::Sender::new(0),
             stop: watch::Sender::new(false),
@@ -276,6 +279,20 @@ impl Shared {
         }
     }
 
+    /// Rows of a table come in this shape from now on.
+    pub(crate) fn shaped(&self, spec: &TableSpec) {
+        self.specs.lock().insert(RelationId(spec.id.0), spec.clone());
+    }
+
+    /// Whether the engine knows other columns under this number of a shape, or a later one: a table that was changed while
+    /// nobody followed it needs the next number.
+    pub(crate) fn is_outdated(&self, spec: &TableSpec) -> bool {
+        let known = self.specs.lock();
+        known
+            .get(&RelationId(spec.id.0))
+            .is_some_and(|known| known.shape > spec.shape || (known.shape == spec.shape && known.schema != spec.schema))
+    }
+
     /// The number of the shape that a table was last known in, and a later one.
     pub(crate) fn next_shape(&self, relation: RelationId) -> u32 {
         let mut shape = 1;
@@ -297,11 +314,60 @@ impl Shared {
     }
 
     pub(crate) fn set_refused(&self, table: TableId, cause: Option<FailCause>) {
+        if let Some(cause) = cause.as_ref().filter(|cause| self.options.shape_refusals.contains(&cause.code)) {
+            let text = format!("its destination cannot hold it as it is: {}", cause.text);
+            self.set_unfit(RelationId(table.0), FailCause::new(cause.code, text));
+        }
         let mut refused = self.refused.lock();
         match cause {
             Some(cause) => refused.insert(table, cause),
             None => refused.remove(&table),
         };
+    }
+
+    /// A table cannot be carried: it is parked by whoever reads now.
+    pub(crate) fn set_unfit(&self, relation: RelationId, cause: FailCause) {
+        self.unfit.send_modify(|unfit| {
+            unfit.insert(relation, cause);
+        });
+        self.handover.nudge();
+    }
+
+    /// Whether a table's rows pass by.
+    pub(crate) fn is_parked(&self, relation: RelationId) -> bool {
+        self.with_record(|record| {
+            let table = record.and_then(|record| record.table(relation));
+            table.is_some_and(|table| table.phase == TablePhase::Parked)
+        })
+    }
+
+    /// Parks the tables that no destination takes, before anything of theirs is streamed: what was copied of them is
+    /// dropped. Tells whether there was one, whose note is to be stored before its first row passes by (P87).
+    pub(crate) fn park_unfit(&self) -> bool {
+        let unfit = self.unfit.borrow().clone();
+        let (mut parked, mut given_up) = (Vec::new(), Vec::new());
+        if !unfit.is_empty() {
+            self.change_record(|record| {
+                for table in &mut record.tables {
+                    let is_done = matches!(table.phase, TablePhase::Parked | TablePhase::Removed);
+                    let Some(cause) = unfit.get(&table.relation).filter(|_| !is_done) else { continue };
+                    let at = table.copy.as_ref().map_or(record.through, |copy| copy.consistent_point);
+                    table.phase = TablePhase::Parked;
+                    let (code, reason) = (cause.code.to_string(), cause.text.to_string());
+                    table.park = Some(ParkNote { at, passed: at, code, reason });
+                    given_up.push(PartitionId(table.stream_partition));
+                    given_up.extend(table.copy.as_ref().map(|copy| PartitionId(copy.partition)));
+                    parked.push((table.target.clone(), cause.clone()));
+                }
+            });
+        }
+        for (table, cause) in &parked {
+            tracing::error!(pipeline = %self.options.pipeline, %table, code = %cause.code,
+                "table parked, its neighbours go on: {}; `landfall tables CONFIG {} resync {table}` copies it anew",
+                cause.text, self.options.pipeline);
+        }
+        self.retire(given_up);
+        !parked.is_empty()
     }
 
     /// Why a table's rows are not taken, if they are not.

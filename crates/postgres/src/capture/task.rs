@@ -171,6 +171,8 @@ fn fresh(facts: &TableFacts, stream: u32, phase: TablePhase, copy: Option<CopyRe
 async fn attempt(shared: &Arc<Shared>, backoff: &mut Backoff) -> Result<std::convert::Infallible, Ended> {
     let mut reopened = shared.reopened.subscribe();
     reopened.mark_unchanged();
+    // Each attempt asks the destinations anew: who has mended one has the table copied again.
+    shared.unfit.send_modify(std::collections::BTreeMap::clear);
     shared.set_stage(Stage::Starting);
     let generation = shared.handover.generation();
     shared.progress.lock().restart();
@@ -395,6 +397,7 @@ async fn resume(shared: &Arc<Shared>, sql: &SqlConnection, seen: &Seen, raises_e
     };
     let (mut follows, mut copies, mut given_up) = (Vec::new(), Vec::new(), Vec::new());
     let mut next = record.next_partition;
+    let places = places(&record.tables);
     for table in &mut record.tables {
         if matches!(table.phase, TablePhase::Removed) {
             given_up.push(table.stream_partition);
@@ -418,6 +421,11 @@ async fn resume(shared: &Arc<Shared>, sql: &SqlConnection, seen: &Seen, raises_e
             table.phase = if exported.is_some() { TablePhase::Copying } else { TablePhase::Streaming };
             next += 2;
         }
+        if let Some(owner) = places.get(&table.target).filter(|owner| owner.relation != table.relation) {
+            if table.phase != TablePhase::Parked {
+                park(shared, table, through, place_taken(owner));
+            }
+        }
         if table.phase == TablePhase::Parked {
             // Its rows pass by, and pass by without a shape.
             if let Ok(captured) = Captured::new(table, facts, options) {
@@ -425,7 +433,12 @@ async fn resume(shared: &Arc<Shared>, sql: &SqlConnection, seen: &Seen, raises_e
             }
             continue;
         }
-        match Captured::new(table, facts, options) {
+        let mut captured = Captured::new(table, facts, options);
+        if captured.as_ref().is_ok_and(|captured| shared.is_outdated(&captured.spec())) {
+            table.shape = table.shape.saturating_add(1);
+            captured = Captured::new(table, facts, options);
+        }
+        match captured {
             Ok(captured) => {
                 if let Some(copy) = table.copy.as_ref().filter(|_| unfinished && exported.is_some()) {
                     let partition = PartitionId(copy.partition);
@@ -444,6 +457,23 @@ async fn resume(shared: &Arc<Shared>, sql: &SqlConnection, seen: &Seen, raises_e
         copy_all(shared, &exported, &seen.server, copies).await?;
     }
     Ok(Starts { connection: None, tables: follows, from: through })
+}
+
+/// Whose place in the destinations is which: a table keeps the one that it had first, whatever it is called now.
+fn places(tables: &[TableRecord]) -> std::collections::BTreeMap<String, TableRecord> {
+    let mut places = std::collections::BTreeMap::new();
+    for table in tables.iter().filter(|table| table.phase != TablePhase::Removed) {
+        places.entry(table.target.clone()).or_insert_with(|| table.clone());
+    }
+    places
+}
+
+fn place_taken(owner: &TableRecord) -> Parked {
+    let reason = format!(
+        "its place `{}` is that of table {}, which had this name when it was first captured: nothing is mixed in; give one of them a pipeline of its own, or leave {} out of `tables`",
+        owner.target, owner.name, owner.name
+    );
+    Parked { code: code::PLACE_TAKEN, reason }
 }
 
 fn announce(shared: &Shared, follows: &[Captured], copies: &[ToCopy]) {
@@ -466,10 +496,16 @@ async fn copy_all(
         ..shared.options.copy.clone()
     };
     tokio::select! {
-        copied = copy::copy(shared, exported.snapshot(), options, copies) => copied,
+        copied = copy::copy(shared, exported.snapshot(), options, copies) => copied?,
         // What the lane had taken of the copy is lost with it.
-        _ = reopened.changed() => Err(Ended::Again),
+        _ = reopened.changed() => return Err(Ended::Again),
     }
+    // Notes of tables that were parked meanwhile are stored before their rows pass by.
+    if shared.with_record(|record| record.is_some_and(|record| record.tables.iter().any(|table| table.park.is_some())))
+    {
+        shared.stored(shared.change_record(|_| {})).await;
+    }
+    Ok(())
 }
 
 async fn stream(
@@ -479,8 +515,11 @@ async fn stream(
     reopened: &mut watch::Receiver<u64>,
     backoff: &mut Backoff,
 ) -> Result<std::convert::Infallible, Ended> {
-    let Starts { connection, tables, from } = starts;
+    let Starts { connection, mut tables, from } = starts;
     let options = &shared.options;
+    for table in &mut tables {
+        table.is_parked |= shared.is_parked(table.relation);
+    }
     let mut connection = match connection {
         Some(connection) => connection,
         None => ReplicationConnection::connect(&options.connect).await.map_err(|error| Ended::later(&error))?,

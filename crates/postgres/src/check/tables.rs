@@ -210,9 +210,7 @@ fn large_values(table: &TableFacts, rules: &TableRules, findings: &mut Vec<Findi
     let names: Vec<String> = table.leaves.iter().map(|leaf| relation(&leaf.name)).collect();
     let fix =
         names.iter().map(|leaf| format!("ALTER TABLE {leaf} REPLICA IDENTITY FULL;")).collect::<Vec<_>>().join(" ");
-    findings.push(finding.fix(fix).help(
-        "updates and deletes then log the whole old row; or `toast: merge` where the target can read its old row",
-    ));
+    findings.push(finding.fix(fix).help("updates and deletes then log the whole old row"));
 }
 
 fn publication(check: &PostgresCheck, options: &CheckOptions, findings: &mut Vec<Finding>) {

@@ -244,7 +244,7 @@ fn the_publication_is_mended_or_its_statement_printed() {
     let mended = findings.iter().find(|finding| finding.fix.is_some()).unwrap();
     assert_eq!(
         (mended.level, mended.fix.as_deref()),
-        (Level::Info, Some("ALTER PUBLICATION landfall_shop ADD TABLE public.orders;"))
+        (Level::Info, Some("ALTER PUBLICATION landfall_shop ADD TABLE ONLY public.orders;"))
     );
     check.publication.as_mut().unwrap().is_own = false;
     assert_eq!(the(&check, &options(), "LF-PG0210").level, Level::Error);
@@ -253,7 +253,7 @@ fn the_publication_is_mended_or_its_statement_printed() {
     by_hand.startup.creates_publication = false;
     assert_eq!(
         the(&check, &by_hand, "LF-PG0210").fix.as_deref(),
-        Some("ALTER PUBLICATION landfall_shop ADD TABLE public.orders;")
+        Some("ALTER PUBLICATION landfall_shop ADD TABLE ONLY public.orders;")
     );
     let mut leaves_out = publication(&check.tables.tables);
     leaves_out.missing_operations = vec!["truncate"];

@@ -36,12 +36,12 @@ fn a_table_without_usable_identity_is_never_added() {
     assert_eq!(plan.refused, [name("log")]);
     assert_eq!(plan.statements.len(), 1);
     assert!(
-        plan.statements[0].starts_with("CREATE PUBLICATION p FOR TABLE public.orders WITH"),
+        plan.statements[0].starts_with("CREATE PUBLICATION p FOR TABLE ONLY public.orders WITH"),
         "{:?}",
         plan.statements
     );
     let plan = plan_publication("p", Some(&publication(&[])), &wanted);
-    assert_eq!(plan.statements, ["ALTER PUBLICATION p ADD TABLE public.orders;"]);
+    assert_eq!(plan.statements, ["ALTER PUBLICATION p ADD TABLE ONLY public.orders;"]);
 }
 
 /// Catches a partitioned table that is judged by its root where a leaf cannot name its rows (F-P18).

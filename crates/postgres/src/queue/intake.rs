@@ -58,6 +58,15 @@ impl Intake {
         }
     }
 
+    /// The first failure, or pending with the waker registered: who waits for the peer must hear that nobody works any more.
+    pub(super) fn poll_failure(&mut self, cx: &Context<'_>) -> Poll<QueueError> {
+        self.shared.watch_room(cx);
+        match self.refuse_after_failure() {
+            Err(error) => Poll::Ready(error),
+            Ok(()) => Poll::Pending,
+        }
+    }
+
     /// Starts a new wait: an abandoned one does not count on.
     pub(super) fn forget_wait(&mut self) {
         self.waits_since = None;

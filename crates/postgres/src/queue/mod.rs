@@ -141,6 +141,11 @@ impl QueueingSink {
         self.intake.poll_room(cx, need)
     }
 
+    /// Ready with the first failure once the worker is gone; else the task is woken when that may be so.
+    pub fn poll_failure(&mut self, cx: &Context<'_>) -> Poll<QueueError> {
+        self.intake.poll_failure(cx)
+    }
+
     /// Copies the log record into the open bundle and returns; the inner sink is never run here (P13).
     pub fn on_record(&mut self, room: Room, record: &LogRecord<'_>) -> Result<(), QueueError> {
         self.intake.admit(room, record)

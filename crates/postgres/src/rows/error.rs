@@ -23,7 +23,8 @@ pub(super) enum CellFault {
     NullInKey,
 }
 
-/// Why a change is not in the batch. The builder is as it was before.
+/// Why a change is not in the batch. The builder is as it was before, but for a key change whose new row is refused: the
+/// end of its old row is there.
 #[derive(Debug)]
 pub enum Refused {
     /// The batch has no room for the row: finish it and push the row again.

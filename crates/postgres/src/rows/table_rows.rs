@@ -117,10 +117,14 @@ impl TableRows {
         let op = if filled().any(|filled| filled.is_key_change) { Op::Insert } else { Op::Update };
         let cells = || filled().map(|filled| filled.cell);
         if op == Op::Insert {
-            self.push(Row { op: Op::Delete, stamp }, old.tuple().cells())
-                .map_err(|failed| self.refuse(before, Op::Delete, stamp, &failed, cells()))?;
+            self.push_old(stamp, old).map_err(|failed| self.refuse(before, Op::Delete, stamp, &failed, cells()))?;
         }
-        self.push(Row { op, stamp: image }, cells()).map_err(|failed| self.refuse(before, op, image, &failed, cells()))
+        let between = self.mark();
+        self.push(Row { op, stamp: image }, cells()).map_err(|failed| {
+            // The old row is gone whether or not the new one can be carried; only a full batch takes neither.
+            let keep = if failed.fault == CellFault::Value(Fault::Full) { before } else { between };
+            self.refuse(keep, op, image, &failed, cells())
+        })
     }
 
     /// Appends a deleted row: its key, and all of it where the server sends all.
@@ -128,7 +132,7 @@ impl TableRows {
         let tuple = old.tuple();
         self.check_count(stamp, tuple.len())?;
         let before = self.mark();
-        self.push(Row { op: Op::Delete, stamp }, tuple.cells()).map_err(|failed| {
+        self.push_old(stamp, old).map_err(|failed| {
             let plan = self.plan.clone();
             // What is outside a bare key was not received, though its place says NULL.
             let received = plan
@@ -224,6 +228,36 @@ impl TableRows {
             return Err(Failed { column: at, fault });
         }
         self.push_meta(&row);
+        Ok(())
+    }
+
+    /// Appends a row that is gone. Its key says which; of the rest, a value that cannot be carried is no value: a row that
+    /// was refused when it came must still go.
+    fn push_old(&mut self, stamp: Stamp, old: OldTuple<'_>) -> Result<(), Failed> {
+        let rows = self.rows();
+        let columns = self.columns.iter_mut().zip(&self.plan.shape.columns);
+        for (at, ((column, shape), cell)) in columns.zip(old.tuple().cells()).enumerate() {
+            let fault = match cell {
+                Cell::Text(text) => match column.push_text(text, &mut self.tally) {
+                    Ok(()) => continue,
+                    Err(fault) if shape.is_key || fault == Fault::Full => CellFault::Value(fault),
+                    Err(_) => {
+                        column.cut(rows);
+                        column.push_null();
+                        self.tally.nulled += 1;
+                        continue;
+                    }
+                },
+                Cell::Null if shape.is_key && shape.is_not_null => CellFault::NullInKey,
+                Cell::Null => {
+                    column.push_null();
+                    continue;
+                }
+                Cell::Unchanged => CellFault::Unchanged,
+            };
+            return Err(Failed { column: at, fault });
+        }
+        self.push_meta(&Row { op: Op::Delete, stamp });
         Ok(())
     }
 

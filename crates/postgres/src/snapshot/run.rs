@@ -99,6 +99,21 @@ pub enum CopyEvent {
         /// Which.
         table: RelationId,
     },
+    /// The table cannot be copied, and no other connection would change that: nothing more comes of it, the others go on.
+    Refused {
+        /// Which.
+        table: RelationId,
+        /// For programs.
+        code: Code,
+        /// Why.
+        text: String,
+    },
+    /// The table was rewritten, emptied or dropped after the snapshot was taken and before its copy had it: what came of
+    /// it is void, nothing more comes, and a fresh snapshot is needed for it. May come more than once.
+    Rewritten {
+        /// Which.
+        table: RelationId,
+    },
 }
 
 /// Why a copy ended early. What was done stays done.
@@ -147,6 +162,17 @@ pub enum CopyError {
         /// Rows this time.
         found: u64,
     },
+}
+
+impl CopyError {
+    /// Whether it is about one table's rows or rights, so that the other tables can be copied all the same.
+    pub(super) fn is_of_its_table(&self) -> bool {
+        match self {
+            CopyError::RowTooLarge { .. } => true,
+            CopyError::Range { source, .. } => source.is_refusal(),
+            CopyError::Snapshot { .. } | CopyError::Unstable { .. } => false,
+        }
+    }
 }
 
 impl Coded for CopyError {

@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
+use landfall_types::Coded;
 use tokio::sync::mpsc;
 
 use super::ranges::CopyRange;
 use super::run::{CopyChunk, CopyError, CopyEvent, Shared, TableWork};
-use crate::TableName;
 use crate::sql::{self, SqlConnection, SqlError};
+use crate::{RelationId, TableName};
 
 /// Between two attempts to connect; doubled up to the last.
 const BACK_OFF: [Duration; 5] = [
@@ -31,6 +32,8 @@ pub(super) struct Worker {
 enum Stop {
     /// Nobody takes rows any more.
     Unwanted,
+    /// The table's file is not the one that the snapshot saw.
+    Rewritten,
     /// Try it again on another connection.
     Lost(SqlError),
     Failed(CopyError),
@@ -71,6 +74,21 @@ impl Worker {
                     }
                 }
                 Err(Stop::Unwanted) => return,
+                Err(Stop::Rewritten) => {
+                    // The others go on: only this table is copied again.
+                    self.shared.queue.lock().retain(|waiting| waiting.table != range.table);
+                    if self.events.send(Ok(CopyEvent::Rewritten { table: range.table })).await.is_err() {
+                        return;
+                    }
+                }
+                Err(Stop::Failed(error)) if error.is_of_its_table() => {
+                    self.shared.queue.lock().retain(|waiting| waiting.table != range.table);
+                    let (code, text) = (error.code(), error.to_string());
+                    let refused = CopyEvent::Refused { table: range.table, code, text };
+                    if self.events.send(Ok(refused)).await.is_err() {
+                        return;
+                    }
+                }
                 Err(Stop::Failed(error)) => {
                     self.fail(error).await;
                     return;
@@ -145,6 +163,9 @@ impl Worker {
                 Stop::Failed(CopyError::Range { table: table.name.clone(), range, source })
             }
         };
+        if !is_as_seen(open, range.leaf, leaf).await.map_err(failed)? {
+            return Err(Stop::Rewritten);
+        }
         let rows = open.copy_out("copy a range", &statement).await.map_err(failed)?;
         let mut rows = pin!(rows);
         let options = &self.shared.options;
@@ -211,6 +232,27 @@ impl Worker {
         open.enter_snapshot(snapshot).await.map_err(lost)?;
         Ok(open)
     }
+}
+
+/// Locks a relation against every change of its file, and tells whether that is still the one that the snapshot saw. A
+/// rewrite (most ALTER TABLE, TRUNCATE, DROP) that committed after the snapshot leaves a file in which the snapshot sees
+/// nothing, or what is not of its time: the copy would be empty without an error. The catalog says by the snapshot which
+/// file it was, and `pg_relation_filenode` which it is.
+async fn is_as_seen(open: &SqlConnection, leaf: RelationId, name: &TableName) -> Result<bool, SqlError> {
+    let doing = "look whether a table was rewritten";
+    let relation = sql::relation(name);
+    let lock = format!("LOCK TABLE ONLY {relation} IN ACCESS SHARE MODE");
+    match open.run(doing, &lock).await {
+        // It was dropped, or is called otherwise.
+        Err(error) if matches!(error.sqlstate(), Some("42P01" | "3F000")) => return Ok(false),
+        other => other?,
+    }
+    let query = "SELECT count(*) FROM pg_catalog.pg_class c
+                 WHERE c.oid = $1 AND c.oid = pg_catalog.to_regclass($2)
+                   AND c.relfilenode = pg_catalog.pg_relation_filenode(c.oid)";
+    let row = open.row(doing, query, &[&leaf.0, &relation]).await?;
+    let same: i64 = row.try_get(0).map_err(|cause| open.failed(doing, cause))?;
+    Ok(same == 1)
 }
 
 /// What stands behind the first `skip` rows of a piece: the bytes with their rows, and how many rows the piece has.

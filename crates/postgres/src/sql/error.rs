@@ -111,6 +111,15 @@ impl SqlError {
         SqlError::Answer { peer: peer.to_owned(), doing, text: text.into() }
     }
 
+    /// Whether the server refuses what is asked for its rights, its names or its values, which a later try does not change.
+    pub(crate) fn is_refusal(&self) -> bool {
+        match self {
+            SqlError::Privilege { .. } => true,
+            SqlError::Statement { state, .. } => state.starts_with("42") || state.starts_with("22"),
+            _ => false,
+        }
+    }
+
     /// The SQLSTATE, where the server gave one.
     pub fn sqlstate(&self) -> Option<&str> {
         match self {

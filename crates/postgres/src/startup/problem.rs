@@ -146,6 +146,19 @@ pub enum StartupProblem {
         /// Tables that were carried and are not published now: what they had since is gone.
         lost: Vec<TableName>,
     },
+    /// The publication was dropped. One that is made again is not found by the decoding of what was written before it.
+    #[error(
+        "{reason}: it was dropped, and what was written since cannot be read by this slot, for which a new one is not there yet. `landfall tables CONFIG {pipeline} resync --all` starts over with a new slot and copies the tables again{} (LF-PG0210)",
+        by_hand(statements)
+    )]
+    PublicationGone {
+        /// The pipeline.
+        pipeline: String,
+        /// Names it.
+        reason: String,
+        /// What makes it again, where the source may not.
+        statements: Vec<String>,
+    },
     /// No slot, and none is to be made.
     #[error(
         "slot `{slot}` does not exist and `slot.create` is false: make it with `SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput');` and set `slot.adopt: true` with `snapshot.mode: never`, or set `slot.create: true` (LF-PG0215)"
@@ -176,6 +189,10 @@ fn lost_by(reason: Option<&str>, kept: &str) -> String {
     format!("{what} (`{setting}`)")
 }
 
+fn by_hand(statements: &[String]) -> String {
+    if statements.is_empty() { String::new() } else { format!(", after: {}", statements.join(" ")) }
+}
+
 fn resync(pipeline: &str, lost: &[TableName]) -> String {
     let steps: Vec<String> = lost
         .iter()
@@ -200,7 +217,7 @@ impl Coded for StartupProblem {
             StartupProblem::OtherSystem { .. } => code::OTHER_SYSTEM,
             StartupProblem::PastSwitch { .. } => code::PAST_SWITCH,
             StartupProblem::ServerBehind { .. } => code::SERVER_BEHIND,
-            StartupProblem::PublicationIncomplete { .. } => code::PUBLICATION,
+            StartupProblem::PublicationIncomplete { .. } | StartupProblem::PublicationGone { .. } => code::PUBLICATION,
             StartupProblem::SlotMissing { .. } => code::SLOT_MISSING,
         }
     }

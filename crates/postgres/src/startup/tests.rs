@@ -264,6 +264,10 @@ fn a_carried_table_that_is_not_published_is_refused() {
         "LF-PG0210",
         &["lacks public.orders", "ALTER PUBLICATION landfall_shop ADD TABLE public.orders;", "resync public.orders"],
     );
+    // One that was dropped is no matter of a statement: the slot does not find its successor in what is older.
+    unpublished.publication.is_missing = true;
+    unpublished.refused("LF-PG0210", &["was dropped", "resync --all"]);
+    unpublished.publication.is_missing = false;
     // A table that was never carried is added by the source itself, or by the operator if it may not.
     unpublished.publication.missing_tables = vec![(RelationId(30_000), name("orders"))];
     let adds = vec![name("orders")];

@@ -94,6 +94,30 @@ const ORDERS: &str = "CREATE TABLE orders (id int PRIMARY KEY, note text, amount
     INSERT INTO orders SELECT n, 'note ' || n, n * 10 FROM generate_series(1, 20000) n;";
 const COLUMNS: &[&str] = &["id", "note", "amount"];
 
+/// Catches a column that the copy has and the stream never sends, so that its values would be NULL from the first change
+/// on; and a child of an inheritance parent that is published with it, whose own UPDATEs would then fail in the source.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_stream_does_not_send_is_not_copied_and_no_child_is_published() -> Result<()> {
+    let bed = Bed::new(
+        "CREATE TABLE sums (id int PRIMARY KEY, v int, twice int GENERATED ALWAYS AS (v * 2) STORED);
+         INSERT INTO sums SELECT g, g FROM generate_series(1, 100) g;
+         CREATE TABLE parent (id int PRIMARY KEY, v int); INSERT INTO parent VALUES (1, 1);
+         CREATE TABLE child (w int) INHERITS (parent); INSERT INTO child VALUES (2, 2, 2);",
+    )?;
+    let handle = bed.start()?;
+    bed.until_equal(&handle, "public.sums", &["id", "v"], &["id"]).await?;
+    bed.shop.psql(
+        "INSERT INTO sums (id, v) VALUES (101, 101); UPDATE sums SET v = 0 WHERE id < 10;
+         UPDATE child SET v = 3; DELETE FROM child; INSERT INTO parent VALUES (3, 3)",
+    )?;
+    bed.until_equal(&handle, "public.sums", &["id", "v"], &["id"]).await?;
+    bed.until_equal(&handle, "public.parent", &["id", "v"], &["id"]).await?;
+    let published = bed.shop.psql("SELECT count(*) FROM pg_publication_tables WHERE tablename = 'child'")?;
+    assert_eq!(published.trim(), "0");
+    end(handle).await;
+    Ok(())
+}
+
 /// Catches a row that is in neither copy nor stream, or in both (P52, P95).
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_written_during_the_copy_appear_once() -> Result<()> {
@@ -160,6 +184,66 @@ async fn an_added_and_a_dropped_column_are_followed() -> Result<()> {
     assert_eq!(landed("2").get("extra").cloned().flatten().as_deref(), Some("x2"));
     assert_eq!(landed("1").get("note").cloned().flatten().as_deref(), Some("before"));
     assert!(!landed("90000").contains_key("amount"));
+    end(handle).await;
+    Ok(())
+}
+
+/// Catches a row above `max_message` that stops every table for ever, in the stream or in the copy (P5, I13).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_above_the_limit_costs_itself_or_its_own_copy() -> Result<()> {
+    let bed = Bed::new(&format!(
+        "{ORDERS} CREATE TABLE bulky (id int PRIMARY KEY, body text);
+         INSERT INTO bulky VALUES (1, repeat('x', 3000000));"
+    ))?;
+    let limited = |options: &mut CaptureOptions| {
+        options.max_message = 1 << 20;
+        options.copy.row_bytes_max = 1 << 20;
+    };
+    let handle = bed.start_with(limited)?;
+    bed.until_equal(&handle, "public.orders", COLUMNS, &["id"]).await?;
+    let report = handle.status().source.to_string();
+    assert!(report.contains("LF-PG0604") && report.contains("max_message"), "{report}");
+    bed.shop.psql(
+        "BEGIN; UPDATE orders SET note = 'before' WHERE id = 1; UPDATE orders SET note = repeat('y', 3000000) WHERE id = 2;
+         INSERT INTO orders VALUES (90001, repeat('z', 3000000), 1); UPDATE orders SET note = 'after' WHERE id = 3; COMMIT;
+         DELETE FROM orders WHERE id IN (2, 90001)",
+    )?;
+    bed.until_equal(&handle, "public.orders", COLUMNS, &["id"]).await?;
+    let letters = bed.letters.letters();
+    assert_eq!(letters.len(), 2, "{letters:?}");
+    assert!(letters.iter().all(|letter| letter.code.to_string() == "LF-PG0301" && letter.text.contains("1048576")));
+    end(handle).await;
+    Ok(())
+}
+
+/// Catches a table that may not be read and keeps every other table from being copied and followed (I13).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_that_may_not_be_read_is_parked_and_its_neighbours_go_on() -> Result<()> {
+    let bed = Bed::new(&format!(
+        "{ORDERS} CREATE TABLE secret (id int PRIMARY KEY, v int); INSERT INTO secret VALUES (1, 1);
+         CREATE TABLE rules (id int PRIMARY KEY, v int); INSERT INTO rules VALUES (1, 1);
+         ALTER TABLE rules ENABLE ROW LEVEL SECURITY;
+         CREATE ROLE reader LOGIN REPLICATION; GRANT SELECT ON orders, rules TO reader;
+         CREATE PUBLICATION given FOR TABLE orders, secret, rules WITH (publish_via_partition_root = true);"
+    ))?;
+    let url = bed.shop.server.url_as("reader", "shop");
+    let connect = landfall_postgres::ConnectOptions::parse(&url, None, None)?;
+    let handle = bed.start_with(|options| {
+        options.connect = connect;
+        options.creates_publication = false;
+        options.publication = "given".to_owned();
+    })?;
+    bed.until_equal(&handle, "public.orders", COLUMNS, &["id"]).await?;
+    bed.shop
+        .psql("UPDATE orders SET note = 'goes on' WHERE id <= 100; UPDATE secret SET v = 2; UPDATE rules SET v = 2")?;
+    bed.until_equal(&handle, "public.orders", COLUMNS, &["id"]).await?;
+    let report = handle.status().source;
+    for table in report["tables"].as_array().expect("tables") {
+        let is_readable = table["name"] == "public.orders";
+        assert_eq!(table["phase"] == "parked", !is_readable, "{table}");
+        assert_eq!(table["parked"]["code"] == "LF-PG0602", !is_readable, "{table}");
+    }
+    assert!(bed.lake.rows("public.secret").is_empty() && bed.lake.rows("public.rules").is_empty());
     end(handle).await;
     Ok(())
 }

@@ -242,7 +242,7 @@ async fn a_table_that_left_the_publication_is_refused() -> Result<()> {
     ensure!(matches!(decision(&sql, Some(&record)).await?, Decision::Resume { .. }));
     shop.psql(&format!("ALTER PUBLICATION {SLOT} DROP TABLE orders"))?;
     refused(&decision(&sql, Some(&record)).await?, |problem| {
-        problem.to_string().contains("ALTER PUBLICATION landfall_shop ADD TABLE public.orders;")
+        problem.to_string().contains("ALTER PUBLICATION landfall_shop ADD TABLE ONLY public.orders;")
     });
     // A table that is new in the configuration is added instead.
     shop.psql(&format!("ALTER PUBLICATION {SLOT} ADD TABLE orders; CREATE TABLE lines (id int PRIMARY KEY)"))?;
