@@ -375,8 +375,8 @@ impl ShardWriter for ScriptedSink {
     }
 }
 
-/// What makes a letter one: partition, offset, stage, sink.
-type LetterKey = (u32, u64, Stage, Option<String>);
+/// What makes a letter one: partition, place, stage, sink.
+type LetterKey = (u32, u64, u64, Stage, Option<String>);
 
 /// Dead letters in memory; a repeat of a letter is no second one.
 #[derive(Clone, Default)]
@@ -418,7 +418,8 @@ impl DeadLetter for MemoryLetters {
             }
             let mut stored = self.letters.lock();
             for letter in letters {
-                let key = (letter.record.partition.0, letter.record.offset.0, letter.stage, letter.sink.clone());
+                let record = &letter.record;
+                let key = (record.partition.0, record.offset.0, record.within, letter.stage, letter.sink.clone());
                 stored.entry(key).or_insert_with(|| letter.clone());
             }
             Ok(())
