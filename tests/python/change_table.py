@@ -1,9 +1,9 @@
-"""Judges a Delta table of change rows with an independent reader: its current state and what must hold of the changes.
+"""Judges Delta tables of change rows with an independent reader: its current state and what must hold of the changes.
 
-    change_table.py TABLE KEY,KEY... STATE
+    change_table.py (TABLE KEY,KEY... STATE)...
 
-Writes the current state, computed from the rows as docs/current-state.md says, as a JSON object a line. Prints
-{"rows", "doubles", "holes", "points", "changes": {xid: {op: number}}}: changes that stand there twice, rows that lack a
+Writes each current state, computed from the rows as docs/current-state.md says, as a JSON object a line. Prints, for each
+table, {"rows", "doubles", "holes", "points", "changes": {xid: {op: number}}}: changes that stand there twice, rows that lack a
 part of what makes them a change, the points that copied rows stand at, and the streamed changes of each transaction.
 """
 
@@ -42,8 +42,7 @@ def is_whole(row, keys):
     return row["_op"] == "t" or all(row[name] is not None for name in keys)
 
 
-def main():
-    table, keys, out = sys.argv[1], sys.argv[2].split(","), sys.argv[3]
+def judge(table, keys, out):
     rows = DeltaTable(table).to_pyarrow_table().to_pylist()
     streamed = collections.Counter(place(row) for row in rows if row["_op"] != "s")
     copied = collections.Counter(
@@ -57,14 +56,18 @@ def main():
         for row in current(rows, keys):
             own = {name: value for name, value in row.items() if not name.startswith("_") and value is not None}
             lines.write(json.dumps(own) + "\n")
-    verdict = {
+    return {
         "rows": len(rows),
         "doubles": sum(number - 1 for counts in (streamed, copied) for number in counts.values()),
         "holes": sum(not is_whole(row, keys) for row in rows),
         "points": sorted({row["_commit_lsn"] for row in rows if row["_op"] == "s"}),
         "changes": changes,
     }
-    print(json.dumps(verdict))
+
+
+def main():
+    triples = zip(*[iter(sys.argv[1:])] * 3)
+    print(json.dumps([judge(table, keys.split(","), out) for table, keys, out in triples]))
 
 
 if __name__ == "__main__":

@@ -48,6 +48,7 @@ pub(crate) const TABLE_LIMIT: Code = Code::new("PG", 507);
 pub(crate) const LOCK_TIMEOUT: Code = Code::new("PG", 508);
 
 pub(crate) const BACKLOG: Code = Code::new("PG", 509);
+pub(crate) const DEFERRABLE_KEY: Code = Code::new("PG", 510);
 
 pub(crate) const SNAPSHOT_LOST: Code = Code::new("PG", 601);
 pub(crate) const COPY_FAILED: Code = Code::new("PG", 602);
@@ -347,6 +348,14 @@ pub const CODES: &[CodePage] = &[
         Retry::Later,
         "The table, or one of its partitions, has no usable replica identity: updates and deletes do not say which row they are about. Publishing it would make the source's own UPDATEs fail.",
         "Run the ALTER TABLE that the message shows: a primary key, or REPLICA IDENTITY FULL.",
+    ),
+    page(
+        DEFERRABLE_KEY,
+        "DeferrableKey",
+        Kind::Invalid,
+        Retry::Later,
+        "The table's key is DEFERRABLE: one transaction may hold it twice for a while, as a swap of two keys does, and the last change of a key then does not tell whether its row lives.",
+        "Run the ALTER TABLE that the message shows: a key that is checked row by row. Or add a UNIQUE index over NOT NULL columns, with REPLICA IDENTITY FULL. Then `landfall tables … resync TABLE`.",
     ),
     page(
         TOASTABLE,

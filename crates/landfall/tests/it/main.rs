@@ -4,6 +4,7 @@ mod bad_input;
 mod bench_lines;
 mod capture;
 mod capture_kills;
+mod capture_large;
 mod check_and_run;
 mod commands;
 mod demo_runs;
