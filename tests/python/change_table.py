@@ -1,10 +1,11 @@
-"""Judges Delta tables of change rows with an independent reader: its current state and what must hold of the changes.
+"""Judges Delta tables of change rows with an independent reader: current states, and what must hold of the changes.
 
     change_table.py (TABLE KEY,KEY... STATE)...
 
-Writes each current state, computed from the rows as docs/current-state.md says, as a JSON object a line. Prints, for each
-table, {"rows", "doubles", "holes", "points", "changes": {xid: {op: number}}}: changes that stand there twice, rows that lack a
-part of what makes them a change, the points that copied rows stand at, and the streamed changes of each transaction.
+Writes each current state, computed from the rows as docs/current-state.md says, as a JSON object a line. Prints
+{"tables": […]}, of each {"rows", "doubles", "holes", "points", "changes": {xid: {op: number}}}: changes that stand there
+twice, rows that lack a part of what makes them a change, the points that copied rows stand at, and the streamed changes of
+each transaction.
 """
 
 import collections
@@ -67,7 +68,7 @@ def judge(table, keys, out):
 
 def main():
     triples = zip(*[iter(sys.argv[1:])] * 3)
-    print(json.dumps([judge(table, keys.split(","), out) for table, keys, out in triples]))
+    print(json.dumps({"tables": [judge(table, keys.split(","), out) for table, keys, out in triples]}))
 
 
 if __name__ == "__main__":

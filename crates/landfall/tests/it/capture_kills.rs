@@ -53,8 +53,10 @@ struct Bed {
 }
 
 impl Bed {
-    fn new(random: Random) -> Bed {
-        let install = PostgresInstall::any().expect("a Postgres");
+    fn new(mut random: Random) -> Bed {
+        let mut installs = PostgresInstall::oldest_and_newest().expect("a Postgres");
+        let install = installs.swap_remove(random.below(installs.len() as u64) as usize);
+        println!("Postgres {}", install.major());
         let server = Postgres::start(&install).expect("the server starts");
         let url = server.create_database("shop").expect("a database");
         server.psql("shop", SCHEMA).expect("tables");
@@ -209,7 +211,7 @@ impl Bed {
         let state = |table: &str| self.site.path(&format!("{table}.state"));
         let args = TABLES.iter().flat_map(|(table, key)| [place(table), key.into(), state(table)]);
         let verdicts = python().run("change_table.py", args, COMMAND_WITHIN).expect("the tables are read");
-        for ((table, key), verdict) in TABLES.into_iter().zip(verdicts.as_array().expect("verdicts")) {
+        for ((table, key), verdict) in TABLES.into_iter().zip(verdicts["tables"].as_array().expect("verdicts")) {
             assert_eq!(verdict["doubles"], 0, "{table} has changes twice: {verdict}");
             assert_eq!(verdict["holes"], 0, "{table} has rows that are no whole change: {verdict}");
             let points = verdict["points"].as_array().expect("points");
