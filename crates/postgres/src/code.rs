@@ -350,14 +350,6 @@ pub const CODES: &[CodePage] = &[
         "Run the ALTER TABLE that the message shows: a primary key, or REPLICA IDENTITY FULL.",
     ),
     page(
-        DEFERRABLE_KEY,
-        "DeferrableKey",
-        Kind::Invalid,
-        Retry::Later,
-        "The table's key is DEFERRABLE: one transaction may hold it twice for a while, as a swap of two keys does, and the last change of a key then does not tell whether its row lives.",
-        "Run the ALTER TABLE that the message shows: a key that is checked row by row. Or add a UNIQUE index over NOT NULL columns, with REPLICA IDENTITY FULL. Then `landfall tables … resync TABLE`.",
-    ),
-    page(
         TOASTABLE,
         "LargeValuesMayBeLeftOut",
         Kind::Invalid,
@@ -388,6 +380,14 @@ pub const CODES: &[CodePage] = &[
         Retry::Never,
         "A table's destination refuses its rows, and so many of them wait that they would stop the other tables. The table was parked, its neighbours go on.",
         "Mend the destination that the message names, then `landfall tables CONFIG PIPELINE resync TABLE`.",
+    ),
+    page(
+        DEFERRABLE_KEY,
+        "DeferrableKey",
+        Kind::Invalid,
+        Retry::Later,
+        "The table's key is DEFERRABLE: one transaction may hold it twice for a while, as a swap of two keys does, and the last change of a key then does not tell whether its row lives.",
+        "Run the ALTER TABLE that the message shows: a key that is checked row by row. Or add a UNIQUE index over NOT NULL columns, with REPLICA IDENTITY FULL. Then `landfall tables … resync TABLE`.",
     ),
     page(
         SNAPSHOT_LOST,

@@ -31,7 +31,7 @@ impl Bed {
         let config = format!(
             "data_dir: ./data\nserver: {{ listen: \"127.0.0.1:0\" }}\nprocess: {{ drain_timeout: 60s }}\npipelines:\n  shop:\n    \
              from: {{ postgres: {{ url: \"{url}\", tables: {{ public.moves: {{}} }} }} }}\n    \
-             to: {{ delta: {{ path: ./lake/moves }} }}\n"
+             to: {{ delta: {{ path: ./lake/moves, commit_every: 1s }} }}\n"
         );
         Bed { server, site: Site::with(&config) }
     }
