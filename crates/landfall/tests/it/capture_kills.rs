@@ -164,9 +164,17 @@ impl Bed {
             running.kill().expect("it is killed");
             said
         });
+        // In two lives of three the server is struck down too, after some of the work, and comes back under the process.
+        let struck_after = [4, 10, u64::MAX][self.random.below(3) as usize];
+        let mut pieces = 0;
         while works && !killer.is_finished() {
             let work = self.work();
             self.psql(&work);
+            pieces += 1;
+            if pieces == struck_after {
+                self.server.kill().expect("the server is killed");
+                self.server.start_again().expect("the server recovers");
+            }
         }
         let said = killer.join().expect("the killer ends");
         assert!(!said.contains("panicked"), "{said}");

@@ -96,7 +96,7 @@ async fn each_printed_statement_mends_its_finding() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn settings_are_read_from_a_real_server() -> Result<()> {
     for install in PostgresInstall::oldest_and_newest()? {
-        let settings = [
+        let mut settings = vec![
             ("wal_level", "replica"),
             ("max_replication_slots", "0"),
             ("wal_sender_timeout", "2s"),
@@ -104,6 +104,9 @@ async fn settings_are_read_from_a_real_server() -> Result<()> {
             ("synchronous_commit", "local"),
             ("max_slot_wal_keep_size", "-1"),
         ];
+        // 18 has it, as seconds.
+        let idle = ("idle_replication_slot_timeout", "60s");
+        settings.extend((install.major() >= 18).then_some(idle));
         let shop = Shop::start(&install, &settings)?;
         let text = findings(&shop.options, &[]).await?.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
         for part in [
@@ -116,6 +119,7 @@ async fn settings_are_read_from_a_real_server() -> Result<()> {
         ] {
             ensure!(text.contains(part), "`{part}` is not in\n{text}");
         }
+        ensure!(text.contains("idle_replication_slot_timeout is set") == (install.major() >= 18), "{text}");
     }
     Ok(())
 }
