@@ -16,7 +16,7 @@ help:
 	@echo "make demo-postgres  follow a database of its own into Delta tables, verified (SECONDS_OF_WORK=$(SECONDS_OF_WORK), CAPTURE_DIR=$(CAPTURE_DIR))"
 	@echo "make test        format, clippy, dependency rules, all tests"
 	@echo "make bench       the benchmarks, each against its limit in the same run"
-	@echo "make torture     the kill loops and the capture oracle, 200 rounds each"
+	@echo "make torture     the kill loops and the capture oracles, 200 rounds each; 5,000,000 rows in one transaction"
 	@echo "make advisories  known vulnerabilities of the dependencies (asks their database)"
 	@echo "make fmt         format the code"
 
@@ -54,7 +54,8 @@ bench:
 
 torture:
 	@scripts/setup.sh test
-	LANDFALL_KILLS=200 cargo test --locked -p landfall --test it -- --nocapture kill
+	LANDFALL_KILLS=200 LANDFALL_ROUNDS=200 cargo test --locked -p landfall --test it -- --nocapture kill
+	LANDFALL_LARGE_ROWS=5000000 cargo test --locked -p landfall --test it -- --nocapture a_large_transaction
 	LANDFALL_ROUNDS=200 cargo test --locked -p landfall-postgres --test it -- --nocapture capture::the_oracle
 
 advisories:

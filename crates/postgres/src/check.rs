@@ -152,6 +152,8 @@ pub struct PostgresCheck {
     pub replication_refused: Option<(Code, String)>,
     /// Slots of this database that look like ours and are not the configured one, with the log that they hold.
     pub left_behind: Vec<(String, Option<u64>)>,
+    /// Physical slots, by which standbys follow this server.
+    pub physical_slots: Vec<String>,
 }
 
 impl PostgresCheck {

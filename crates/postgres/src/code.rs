@@ -47,7 +47,8 @@ pub(crate) const TOASTABLE: Code = Code::new("PG", 506);
 pub(crate) const TABLE_LIMIT: Code = Code::new("PG", 507);
 pub(crate) const LOCK_TIMEOUT: Code = Code::new("PG", 508);
 pub(crate) const BACKLOG: Code = Code::new("PG", 509);
-pub(crate) const PLACE_TAKEN: Code = Code::new("PG", 510);
+pub(crate) const DEFERRABLE_KEY: Code = Code::new("PG", 510);
+pub(crate) const PLACE_TAKEN: Code = Code::new("PG", 511);
 
 pub(crate) const SNAPSHOT_LOST: Code = Code::new("PG", 601);
 pub(crate) const COPY_FAILED: Code = Code::new("PG", 602);
@@ -380,6 +381,14 @@ pub const CODES: &[CodePage] = &[
         Retry::Never,
         "A table's destination refuses its rows, and so many of them wait that they would stop the other tables. The table was parked, its neighbours go on.",
         "Mend the destination that the message names, then `landfall tables CONFIG PIPELINE resync TABLE`.",
+    ),
+    page(
+        DEFERRABLE_KEY,
+        "DeferrableKey",
+        Kind::Invalid,
+        Retry::Later,
+        "The table's key is DEFERRABLE: one transaction may hold it twice for a while, as a swap of two keys does, and the last change of a key then does not tell whether its row lives.",
+        "Run the ALTER TABLE that the message shows: a key that is checked row by row. Or add a UNIQUE index over NOT NULL columns, with REPLICA IDENTITY FULL. Then `landfall tables … resync TABLE`.",
     ),
     page(
         PLACE_TAKEN,

@@ -103,7 +103,7 @@ pub(crate) fn table(oid: u32, name: &str) -> TableFacts {
         },
         key: KeyOrigin::PrimaryKey,
         has_usable_identity: true,
-        is_key_deferrable: false,
+        deferrable_key: None,
         is_partitioned: false,
         leaves: vec![leaf(oid, name)],
         is_row_security_active: false,

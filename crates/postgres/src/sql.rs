@@ -14,6 +14,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, CopyOutStream, Row};
 
 use crate::ConnectOptions;
+use crate::connect::{TAKE_UNCHECKED, UNCHECKED_ENCODING};
 
 pub use error::SqlError;
 pub(crate) use quote::{literal, name, quoted, relation};
@@ -37,6 +38,7 @@ impl SqlConnection {
     /// Connects, each address within the connect timeout of `options`.
     pub async fn open(options: &ConnectOptions) -> Result<Self, SqlError> {
         let (client, connection) = options.connect_sql().await?;
+        let is_unchecked = connection.parameter("server_encoding") == Some(UNCHECKED_ENCODING);
         let driver = tokio::spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "an SQL connection ended");
@@ -49,6 +51,9 @@ impl SqlConnection {
         let doing = "ask for the connection's process";
         let row = opened.row(doing, "SELECT pg_catalog.pg_backend_pid()", &[]).await?;
         opened.pid = row.try_get(0).map_err(|cause| opened.failed(doing, cause))?;
+        if is_unchecked {
+            opened.run("take text as it is", TAKE_UNCHECKED).await?;
+        }
         Ok(opened)
     }
 

@@ -4,15 +4,20 @@
 //! left out, and the check says so.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use landfall_engine::SourceRecordPlace;
 use landfall_engine::contract::PipelineId;
 use landfall_postgres::{
-    CaptureOptions, CheckOptions, Finding, Level, OptionSet, PostgresCheck, SourceRecord, StartupOptions, TableRules,
-    ToastPolicy,
+    CaptureOptions, CheckOptions, Finding, Level, OptionSet, PostgresCheck, RowPlan, SourceRecord, StartupOptions,
+    TableFacts, TableRules, ToastPolicy,
 };
 use landfall_state::{StateLook, StateReader};
 use landfall_types::{Code, Coded};
+
+use super::capture::query_of;
+use super::table_query::lost_columns;
+use crate::config::{TableConfig, codes};
 
 /// What was found of one pipeline's server.
 #[derive(Debug, Default)]
@@ -46,7 +51,7 @@ enum Stored {
 }
 
 /// Asks.
-pub(super) async fn ask(options: &CaptureOptions, data_dir: &Path) -> ServerCheck {
+pub(super) async fn ask(options: &CaptureOptions, tables: &[TableConfig], data_dir: &Path) -> ServerCheck {
     let stored = stored(options, data_dir);
     let record = match &stored {
         Stored::Record(record) => Some(record.as_ref()),
@@ -59,7 +64,10 @@ pub(super) async fn ask(options: &CaptureOptions, data_dir: &Path) -> ServerChec
                 // Without the record nobody can say whose the slot is.
                 facts.slot = None;
             }
-            facts.findings(&of_rules, record)
+            let mut findings = facts.findings(&of_rules, record);
+            findings.extend(facts.tables.tables.iter().filter_map(|table| lost_key(table, options, tables)));
+            findings.sort_by_key(|finding| std::cmp::Reverse(finding.level));
+            findings
         }
         Err(error) => vec![Finding::of_connection(&error, &options.connect)],
     };
@@ -73,6 +81,31 @@ pub(super) async fn ask(options: &CaptureOptions, data_dir: &Path) -> ServerChec
         Stored::Nothing | Stored::Record(_) => {}
     }
     ServerCheck { findings, left_out }
+}
+
+/// A query that takes away what its table's rows are known by: the changes land, and no current state follows from them
+/// (`docs/current-state.md`).
+fn lost_key(table: &TableFacts, options: &CaptureOptions, tables: &[TableConfig]) -> Option<Finding> {
+    let name = &table.shape.name;
+    let query = query_of(tables, &name.to_string())?;
+    let choice = options.tables.iter().find(|choice| choice.pattern.matches(&name.schema, &name.table))?;
+    // A table or a query that does not fit is said by the plan.
+    let plan = RowPlan::new(Arc::new(table.shape.clone()), choice.rows.clone()).ok()?;
+    let key = table.shape.key().filter_map(|at| table.shape.columns.get(at)).map(|column| &*column.name);
+    let lost = lost_columns(query, plan.schema(), key).ok()?;
+    let columns = match lost.as_slice() {
+        [] => return None,
+        columns => columns.join(", "),
+    };
+    Some(Finding {
+        level: Level::Warn,
+        code: Some(codes::CONTRADICTION),
+        text: format!(
+            "the `sql` of {name} does not hand on columns of its key ({columns}): no current state can be told from what lands"
+        ),
+        fix: None,
+        help: Some(format!("select {columns} under its own name, unless only the history of changes is wanted")),
+    })
 }
 
 /// What the rules are asked with: a Delta table holds the history of changes, so rows are only ever added to it.

@@ -205,7 +205,7 @@ async fn plan_one(
     let server = match config.capture().filter(|_| options.online) {
         Some(capture) => {
             let asked = capture::options(&config.id, capture, true);
-            Some(capture_check::ask(&asked, &whole.data_dir).await)
+            Some(capture_check::ask(&asked, &capture.tables, &whole.data_dir).await)
         }
         None => None,
     };

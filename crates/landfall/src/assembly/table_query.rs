@@ -36,6 +36,16 @@ impl TableQuery {
     }
 }
 
+/// Which of these columns of a table its query does not hand on under their own names.
+pub(super) fn lost_columns<'a>(
+    text: &str,
+    rows: &SchemaRef,
+    columns: impl IntoIterator<Item = &'a str>,
+) -> Result<Vec<&'a str>, PlanError> {
+    let compiled = Sql::default().compile(text, rows)?;
+    Ok(columns.into_iter().filter(|column| !compiled.carries(column)).collect())
+}
+
 fn refuse_other_meanings(compiled: &CompiledSql) -> Result<(), PlanError> {
     for (name, _) in CHANGE_COLUMNS {
         if compiled.output().column_with_name(name).is_some() && !compiled.carries(name) {
@@ -162,6 +172,22 @@ mod tests {
         }
         let out = run("SELECT * FROM input");
         assert_eq!(names(&out), [["id", "price"].as_slice(), TAIL.as_slice()].concat());
+    }
+
+    /// Catches a key that a query drops, renames or computes, and that is taken for the table's own.
+    #[test]
+    fn a_key_that_does_not_come_through_is_lost() {
+        for (query, lost) in [
+            ("SELECT * FROM input", vec![]),
+            ("SELECT price, id FROM input WHERE price > 1", vec![]),
+            ("SELECT price FROM input", vec!["id"]),
+            ("SELECT id AS order_id, price FROM input", vec!["id"]),
+            ("SELECT id + 1 AS id, price FROM input", vec!["id"]),
+            ("SELECT price AS id, id AS price FROM input", vec!["id", "price"]),
+        ] {
+            let found = lost_columns(query, &rows().schema(), ["id", "price"]).expect("it compiles");
+            assert_eq!(found, lost, "{query}");
+        }
     }
 
     /// Catches a query that can call a deleted row an inserted one.

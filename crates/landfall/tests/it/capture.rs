@@ -310,3 +310,35 @@ fn orders_to_a_table_are_carried_out_by_the_next_start() {
     let text = shop.check(&[]).expect_code(1).expect("a slot that is gone");
     assert!(text.stdout.contains("LF-PG0201"), "{}", text.stdout);
 }
+
+/// Catches a query that takes away the key of its table, and a table whose key is deferrable, without a word of `check`; and
+/// a start that lands such a table all the same (P64, P72).
+#[test]
+fn check_says_of_which_table_no_current_state_follows() {
+    let shop = Shop::start(
+        &[("max_slot_wal_keep_size", "10GB")],
+        "CREATE TABLE orders (id bigint PRIMARY KEY DEFERRABLE, item text); ALTER TABLE orders REPLICA IDENTITY FULL;
+         CREATE TABLE lines (id bigint PRIMARY KEY, order_id bigint, n int, price int); INSERT INTO lines VALUES (1, 1, 1, 1);",
+    );
+    let json = shop.check(&["--json"]).expect_code(1).expect("refused").last_json().expect("JSON");
+    let findings = json["findings"].as_array().expect("findings");
+    let of =
+        |code: &str| findings.iter().find(|one| one["code"] == code).unwrap_or_else(|| panic!("no {code} in {json}"));
+    let deferrable = of("LF-PG0510").to_string();
+    assert!(deferrable.contains("DROP CONSTRAINT orders_pkey, ADD PRIMARY KEY (id);"), "{deferrable}");
+    shop.site.landfall(["explain", "LF-PG0510"]).run(COMMAND_WITHIN).expect("ends").expect_code(0).expect("a page");
+    let lost = findings.iter().find(|one| one["text"].as_str().is_some_and(|text| text.contains("columns of its key")));
+    assert_eq!(lost.unwrap_or_else(|| panic!("nothing of the query: {json}"))["level"], "warning");
+
+    let running = shop.site.serve();
+    shop.wait_for_phase(&running, "public.lines", "streaming");
+    shop.wait_for_phase(&running, "public.orders", "parked");
+    end_well(running);
+    shop.psql(
+        "ALTER TABLE orders DROP CONSTRAINT orders_pkey, ADD PRIMARY KEY (id); INSERT INTO orders VALUES (1, 'one');",
+    );
+    shop.order(&["resync", "public.orders", "--confirm"]).expect_code(0).expect("to be copied");
+    let running = shop.site.serve();
+    shop.wait_until_landed("orders", "id", "id, item");
+    end_well(running);
+}

@@ -7,6 +7,7 @@ use std::time::Duration;
 use landfall::storefront;
 use landfall_testkit::{HttpClient, Ledger, Running, wait_until_landed};
 
+use crate::random::{Random, number_of_run};
 use crate::site::{LAND_WITHIN, STOREFRONT, Site, read_column};
 
 const SEED: u64 = 3;
@@ -76,18 +77,6 @@ impl Load {
     }
 }
 
-/// A small generator, so that a failing run can be repeated by its seed.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
-}
-
 fn dead_letters(address: &str) -> Vec<u64> {
     let mut client = HttpClient::new(address);
     let (mut numbers, mut from) = (Vec::new(), 0u64);
@@ -133,8 +122,8 @@ fn decode_base64(text: &str) -> Vec<u8> {
 /// or a start that fails on what a kill has left.
 #[test]
 fn kill_at_random_moments_loses_nothing_and_doubles_nothing() {
-    let kills: u64 = std::env::var("LANDFALL_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(30);
-    let seed = std::env::var("LANDFALL_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(0x5eed_1234_u64);
+    let kills = number_of_run("LANDFALL_KILLS", 30);
+    let seed = number_of_run("LANDFALL_SEED", 0x5eed_1234);
     println!("kills: {kills}, seed: {seed}");
     let site = Site::with(STOREFRONT);
     let load = Arc::new(Load {

@@ -3,11 +3,14 @@
 mod bad_input;
 mod bench_lines;
 mod capture;
+mod capture_kills;
+mod capture_large;
 mod check_and_run;
 mod commands;
 mod demo_runs;
 mod kill_loop;
 mod official_client;
+mod random;
 mod shutdown;
 mod site;
 mod tools;

@@ -346,13 +346,22 @@ impl Decoder {
         if self.rounds.is_due(self.now, Duration::ZERO) {
             self.cut();
         }
+        self.advance_by_keepalive(Some(end));
+    }
+
+    /// What keepalives allow: the one that just came, or one that could not set out before.
+    fn advance_by_keepalive(&mut self, came: Option<Lsn>) {
         let mut progress = self.shared.progress.lock();
         let pending = Pending {
             has_open_transaction: self.rounds.is_inside(),
             has_unacked_rows: progress.has_unsettled() || !self.rounds.is_empty(),
         };
         self.keepalive.settled(progress.through());
-        if let Some(end) = self.keepalive.offer(self.now, end, pending) {
+        let allowed = match came {
+            Some(end) => self.keepalive.offer(self.now, end, pending),
+            None => self.keepalive.again(self.now, pending),
+        };
+        if let Some(end) = allowed {
             progress.idle(end);
         }
     }
@@ -394,6 +403,9 @@ impl RecordSink for Decoder {
         } else {
             // Also while there is no room, when nothing is cut.
             self.park_backlogs();
+        }
+        if self.keepalive.is_held() {
+            self.advance_by_keepalive(None);
         }
         Ok(())
     }

@@ -50,6 +50,10 @@ pub(crate) enum Follow {
 impl Captured {
     /// As the catalog shows it now.
     pub(crate) fn new(record: &TableRecord, facts: &TableFacts, options: &CaptureOptions) -> Result<Self, Parked> {
+        if let Some((reason, fix)) = facts.deferrable_key_problem() {
+            let reason = format!("{reason}: `{fix}`, then resync it");
+            return Err(Parked { code: code::DEFERRABLE_KEY, reason });
+        }
         let name = &facts.shape.name;
         let rows = options.rows_of(&name.schema, &name.table).cloned().unwrap_or_default();
         let plan = RowPlan::new(Arc::new(facts.shape.clone()), rows.clone())

@@ -275,9 +275,9 @@ async fn first_start(
         let Some((stream, partition)) = record.take_partition().zip(record.take_partition()) else { continue };
         let copy = CopyRecord { partition, consistent_point: point, done: CopiedRanges::default() };
         let mut table = fresh(&facts, stream, phase, Some(copy));
-        let made = match publication.refused.contains(name) {
-            true => Err(no_identity(name)),
-            false => Captured::new(&table, &facts, options),
+        let made = match Captured::new(&table, &facts, options) {
+            Ok(_) if publication.refused.contains(name) => Err(no_identity(name)),
+            made => made,
         };
         match made {
             Ok(captured) => {

@@ -85,6 +85,7 @@ const SETTINGS: &[&str] = &[
     "primary_conninfo",
     "max_connections",
     "block_size",
+    "server_encoding",
 ];
 
 const FACTS: &str = "

@@ -31,6 +31,7 @@ impl PostgresCheck {
         let query = "SELECT pg_catalog.has_database_privilege(current_database(), 'CREATE')";
         let may_create = sql.row(doing, query, &[]).await?.try_get(0).map_err(|cause| sql.failed(doing, cause))?;
         let left_behind = left_behind(sql, &options.startup.slot).await?;
+        let physical_slots = physical_slots(sql).await?;
         let (replication_refused, switch_point) = match replication(connect, &server, record).await {
             Ok(switch_point) => (None, switch_point),
             Err(error) => (Some((error.code(), error.to_string())), None),
@@ -45,6 +46,7 @@ impl PostgresCheck {
             may_create,
             replication_refused,
             left_behind,
+            physical_slots,
         })
     }
 }
@@ -85,6 +87,14 @@ async fn replication(
         }
         _ => Ok(None),
     }
+}
+
+async fn physical_slots(sql: &SqlConnection) -> Result<Vec<String>, SqlError> {
+    let doing = "read the standbys' slots";
+    let query = "SELECT s.slot_name::text FROM pg_catalog.pg_replication_slots s
+                 WHERE s.slot_type = 'physical' AND NOT s.temporary ORDER BY 1 LIMIT 20";
+    let rows = sql.rows(doing, query, &[]).await?;
+    rows.iter().map(|row| row.try_get(0).map_err(|cause| sql.failed(doing, cause))).collect()
 }
 
 /// Idle slots of this database with a name that Landfall gives.

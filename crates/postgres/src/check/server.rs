@@ -4,6 +4,7 @@ use landfall_types::Coded;
 
 use super::{CheckOptions, Finding, PostgresCheck};
 use crate::code;
+use crate::connect::UNCHECKED_ENCODING;
 use crate::record::SourceRecord;
 use crate::sql::{literal, name};
 use crate::startup::{Decision, Facts, decide};
@@ -90,6 +91,13 @@ pub(super) fn rules(check: &PostgresCheck, options: &CheckOptions, findings: &mu
         });
     }
     settings(check, options, findings);
+    failover(check, options, findings);
+    if server.setting("server_encoding") == Some(UNCHECKED_ENCODING) {
+        findings.push(Finding::info(
+            "the database's encoding is SQL_ASCII: its text is taken for UTF-8, and a value that is not is its row's affair \
+             (`values.invalid_text`)",
+        ));
+    }
     findings.push(Finding::info(NOT_CARRIED));
 }
 
@@ -160,6 +168,45 @@ fn settings(check: &PostgresCheck, options: &CheckOptions, findings: &mut Vec<Fi
         } else {
             finding.fix(format!("SELECT pg_terminate_backend({});", open.pid)).help("or let it end by itself")
         });
+    }
+}
+
+/// Whether a promoted standby would have the slot (17+). What the standby itself is set to is not visible from here.
+fn failover(check: &PostgresCheck, options: &CheckOptions, findings: &mut Vec<Finding>) {
+    let server = &check.server;
+    if server.major() < 17 || server.is_standby || check.physical_slots.is_empty() {
+        return;
+    }
+    let (slot, standbys) = (&options.startup.slot, check.physical_slots.join(", "));
+    let Some(facts) = &check.slot else {
+        findings.push(Finding::info(format!(
+            "standbys follow this server ({standbys}); slot `{slot}` is made without failover, and once it is there check \
+             says how to have it on them"
+        )));
+        return;
+    };
+    if !facts.is_failover {
+        findings.push(
+            Finding::warn(
+                code::SERVER_ADVICE,
+                format!("slot `{slot}` is not kept on the standbys ({standbys}): after a promotion its tables are copied again"),
+            )
+            .fix(format!("ALTER_REPLICATION_SLOT {slot} (FAILOVER true);"))
+            .help(
+                "over a replication connection (psql 'dbname=… replication=database'), while nobody reads from the slot; and \
+                 on each standby ALTER SYSTEM SET sync_replication_slots = on; ALTER SYSTEM SET hot_standby_feedback = on; with \
+                 a dbname in its primary_conninfo",
+            ),
+        );
+    } else if server.setting("synchronized_standby_slots").is_none_or(|slots| slots.trim().is_empty()) {
+        findings.push(
+            Finding::warn(
+                code::SERVER_ADVICE,
+                format!("synchronized_standby_slots is empty: slot `{slot}` may be ahead of a standby ({standbys}) when that is promoted, and is then refused"),
+            )
+            .fix(format!("ALTER SYSTEM SET synchronized_standby_slots = '{standbys}';"))
+            .help("SELECT pg_reload_conf(); makes it count. Name the standbys that may be promoted: changes wait for them"),
+        );
     }
 }
 

@@ -135,13 +135,21 @@ fn identity(table: &TableFacts, rules: &TableRules, findings: &mut Vec<Finding>)
     } else {
         vec![&table.shape.name]
     };
+    // First, for an identity FULL alone would not do: the next check would ask for this.
+    if let Some((reason, fix)) = table.deferrable_key_problem() {
+        findings.push(
+            Finding::error(code::DEFERRABLE_KEY, reason)
+                .fix(fix)
+                .help("or leave the table out; if it is carried all the same, it is parked at the start"),
+        );
+        return;
+    }
     if !unusable.is_empty() {
         let names: Vec<String> = unusable.iter().map(|leaf| relation(leaf)).collect();
-        let why = match (table.shape.identity, table.is_key_deferrable) {
-            (Identity::Default, true) => "its primary key is deferrable, and the server does not use that",
-            (Identity::Nothing, _) => "its REPLICA IDENTITY is NOTHING",
-            (Identity::Index, _) => "the index of its REPLICA IDENTITY is gone",
-            _ => "it has no primary key",
+        let why = match table.shape.identity {
+            Identity::Nothing => "its REPLICA IDENTITY is NOTHING",
+            Identity::Index => "the index of its REPLICA IDENTITY is gone",
+            Identity::Default | Identity::Full => "it has no primary key",
         };
         let what = if table.is_partitioned {
             format!("partitions of {of} have no usable identity: {}", names.join(", "))
@@ -171,9 +179,13 @@ fn identity(table: &TableFacts, rules: &TableRules, findings: &mut Vec<Finding>)
             .fix(format!("ALTER TABLE {of} ADD PRIMARY KEY (…);"))
             .help("or `key` under the table, or `mode: append`"),
         );
+    } else if !has_key {
+        findings.push(Finding::info(format!(
+            "{of} has no key: its changes are kept, and no current state can be told from them"
+        )));
     }
     let by_key = !rules.key.is_empty() && table.key == KeyOrigin::None;
-    if (table.is_key_deferrable || by_key) && table.shape.identity != Identity::Full && !rules.is_append {
+    if by_key && table.shape.identity != Identity::Full && !rules.is_append {
         findings.push(
             Finding::error(code::IDENTITY, format!("the key of {of} is not enforced row by row, so a transaction may hold it twice for a while; that needs whole old rows"))
                 .fix(format!("ALTER TABLE {of} REPLICA IDENTITY FULL;")),

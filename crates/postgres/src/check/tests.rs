@@ -70,6 +70,7 @@ fn of_tables(tables: Vec<TableFacts>) -> PostgresCheck {
         may_create: true,
         replication_refused: None,
         left_behind: Vec::new(),
+        physical_slots: Vec::new(),
     }
 }
 
@@ -187,6 +188,45 @@ fn each_missing_right_has_its_grant() {
     );
     let secured = TableFacts { is_row_security_active: true, ..table(1, "orders") };
     fixed_by(&of_tables(vec![secured]), "LF-PG0603", Level::Error, "ALTER ROLE landfall BYPASSRLS;");
+}
+
+/// Catches a promotion that costs a copy of everything although the server could have kept the slot, and a slot that is kept
+/// but runs ahead of the standbys.
+#[test]
+fn a_standby_that_does_not_get_the_slot_is_said() {
+    let mut check = of_tables(vec![table(1, "orders")]);
+    check.physical_slots = vec!["standby_1".into(), "standby_2".into()];
+    let with_fix = |check: &PostgresCheck, fix: &str| {
+        let findings = check.findings(&options(), Some(&record()));
+        findings.iter().any(|finding| finding.level == Level::Warn && finding.fix.as_deref() == Some(fix))
+    };
+    assert!(with_fix(&check, "ALTER_REPLICATION_SLOT landfall_shop (FAILOVER true);"));
+    check.slot.as_mut().unwrap().is_failover = true;
+    let waits = "ALTER SYSTEM SET synchronized_standby_slots = 'standby_1, standby_2';";
+    assert!(with_fix(&check, waits));
+    check.server.settings.insert("synchronized_standby_slots".into(), "standby_1, standby_2".into());
+    assert!(check.findings(&options(), Some(&record())).iter().all(|finding| finding.level < Level::Warn));
+    check.server.version = 160_004;
+    check.slot.as_mut().unwrap().is_failover = false;
+    assert!(
+        check.findings(&options(), Some(&record())).iter().all(|finding| finding.level < Level::Warn),
+        "16 has none"
+    );
+}
+
+/// Catches a table of which a current state would lose rows, carried without a word (P72).
+#[test]
+fn a_deferrable_key_is_refused_even_where_rows_are_only_added() {
+    let mut swapped = TableFacts { deferrable_key: Some("Swap_key".into()), ..table(1, "swap") };
+    swapped.shape.identity = Identity::Full;
+    let mut append = options();
+    append.tables[0].1.is_append = true;
+    for options in [options(), append] {
+        let finding = the(&of_tables(vec![swapped.clone()]), &options, "LF-PG0510");
+        assert_eq!(finding.level, Level::Error);
+        let fix = "ALTER TABLE public.swap DROP CONSTRAINT \"Swap_key\", ADD PRIMARY KEY (id);";
+        assert_eq!(finding.fix.as_deref(), Some(fix));
+    }
 }
 
 /// Catches a table whose UPDATEs would fail once it is published, and one whose equal rows cannot be told apart.

@@ -41,6 +41,14 @@ pub const PINNED_SETTINGS: &[(&str, &str)] = &[
     ("row_security", "off"),
 ];
 
+/// The encoding of a database that takes any bytes for text. Asked for UTF-8, its server ends a whole copy or stream at the
+/// first text that is not; asked for the bytes as they are, each is its row's affair (`invalid_text`).
+pub(crate) const UNCHECKED_ENCODING: &str = "SQL_ASCII";
+
+/// What a connection to such a database runs first. The start-up packet cannot say it: only the answer to it tells the
+/// database's encoding.
+pub(crate) const TAKE_UNCHECKED: &str = "SET client_encoding = 'SQL_ASCII'";
+
 /// How long one address may take until it has answered the log-in, unless the URL says otherwise.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 

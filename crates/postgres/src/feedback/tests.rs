@@ -160,6 +160,28 @@ fn keepalives_move_an_idle_slot() {
     assert_eq!(advance.offer(start + secs(30), Lsn(501), idle), Some(Lsn(501)));
 }
 
+/// P45. Catches a position that is forgotten because its keepalive came too early or while rows were on their way: a
+/// server with nothing to say does not repeat it for half a minute, and what waits for the position waits as long.
+#[test]
+fn a_keepalive_that_came_too_early_moves_the_slot_later() {
+    let start = Instant::now();
+    let (idle, busy) = (Pending::default(), Pending { has_unacked_rows: true, ..Pending::default() });
+    let mut advance = KeepAliveAdvance::new(secs(10), Lsn(100));
+    assert_eq!(advance.offer(start, Lsn(200), idle), Some(Lsn(200)));
+    assert!(!advance.is_held());
+    assert_eq!(advance.offer(start + secs(1), Lsn(300), idle), None);
+    assert_eq!(advance.again(start + secs(9), idle), None);
+    assert_eq!(advance.again(start + secs(10), idle), Some(Lsn(300)));
+    assert_eq!(advance.again(start + secs(30), idle), None, "it is there already");
+    assert_eq!(advance.offer(start + secs(40), Lsn(400), busy), None);
+    assert_eq!(advance.again(start + secs(41), busy), None);
+    assert_eq!(advance.again(start + secs(42), idle), Some(Lsn(400)));
+    // Inside a transaction nobody knows whether its end is before the position.
+    let inside = Pending { has_open_transaction: true, ..Pending::default() };
+    assert_eq!(advance.offer(start + secs(60), Lsn(500), inside), None);
+    assert_eq!(advance.again(start + secs(80), idle), None);
+}
+
 /// P45, P46. Catches a keepalive that confirms rows that are on their way.
 #[test]
 fn a_keepalive_with_pending_rows_moves_nothing() {

@@ -7,7 +7,7 @@ use postgres_protocol::message::frontend;
 
 use super::commands::ServerVersion;
 use super::wire::{Message, Wire, server_error};
-use crate::connect::{ConnectError, ConnectOptions, cut};
+use crate::connect::{ConnectError, ConnectOptions, TAKE_UNCHECKED, UNCHECKED_ENCODING, cut};
 
 fn broken(what: impl Into<String>) -> ConnectError {
     ConnectError::Protocol { what: what.into() }
@@ -32,15 +32,15 @@ pub(super) async fn log_in(wire: &mut Wire, options: &ConnectOptions) -> Result<
     no_nul(frontend::startup_message(parameters, &mut wire.outgoing), "user, database, application_name or options")?;
     wire.send().await?;
     authenticate(wire, options).await?;
-    let mut version = None;
+    let (mut version, mut is_unchecked) = (None, false);
     loop {
         let message = wire.message().await?;
         match message.tag {
-            b'S' => {
-                if let Some(found) = version_in(&message.body) {
-                    version = Some(found);
-                }
-            }
+            b'S' => match parameter_in(&message.body) {
+                Some(("server_version", text)) => version = ServerVersion::parse(text).or(version),
+                Some(("server_encoding", encoding)) => is_unchecked = encoding == UNCHECKED_ENCODING,
+                _ => {}
+            },
             // The cancel key and notices.
             b'K' | b'N' => {}
             b'E' => return Err(ConnectError::LogIn(server_error(&message.body))),
@@ -48,16 +48,32 @@ pub(super) async fn log_in(wire: &mut Wire, options: &ConnectOptions) -> Result<
             tag => return Err(broken(format!("a message 0x{tag:02x} after the log-in"))),
         }
     }
+    if is_unchecked {
+        take_unchecked(wire).await?;
+    }
     version.ok_or_else(|| broken("the server did not tell its version; is it Postgres?"))
 }
 
-/// Reads `server_version` out of a ParameterStatus.
-fn version_in(body: &Bytes) -> Option<ServerVersion> {
-    let mut parts = body.split(|byte| *byte == 0);
-    if parts.next()? != b"server_version" {
-        return None;
+/// Asks for text as it is.
+async fn take_unchecked(wire: &mut Wire) -> Result<(), ConnectError> {
+    no_nul(frontend::query(TAKE_UNCHECKED, &mut wire.outgoing), "a statement")?;
+    wire.send().await?;
+    loop {
+        let message = wire.message().await?;
+        match message.tag {
+            // Done, what it is set to now, and notices.
+            b'C' | b'S' | b'N' => {}
+            b'E' => return Err(ConnectError::LogIn(server_error(&message.body))),
+            b'Z' => return Ok(()),
+            tag => return Err(broken(format!("a message 0x{tag:02x} in answer to SET"))),
+        }
     }
-    std::str::from_utf8(parts.next()?).ok().and_then(ServerVersion::parse)
+}
+
+/// The name and value of a ParameterStatus.
+fn parameter_in(body: &Bytes) -> Option<(&str, &str)> {
+    let mut parts = body.split(|byte| *byte == 0).map(std::str::from_utf8);
+    Some((parts.next()?.ok()?, parts.next()?.ok()?))
 }
 
 async fn authenticate(wire: &mut Wire, options: &ConnectOptions) -> Result<(), ConnectError> {

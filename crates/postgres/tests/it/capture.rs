@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use landfall_engine::contract::PipelineId;
 use landfall_engine::testing::MemoryLetters;
 use landfall_engine::{Pipeline, PipelineHandle, PipelineOptions, SinkOptions};
-use landfall_postgres::{CaptureOptions, PostgresSource, RowOptions, TableChoice};
+use landfall_postgres::{CaptureOptions, ConnectOptions, PostgresSource, RowOptions, TableChoice};
 use landfall_state::StateStore;
 use landfall_testkit::PostgresInstall;
 use rand::rngs::StdRng;
@@ -347,6 +347,78 @@ async fn a_refused_table_with_a_full_backlog_is_parked_and_the_slot_moves_on() -
         let _ = tokio::time::timeout(Duration::from_millis(50), handle.changes().changed()).await;
     }
     end(handle).await;
+    Ok(())
+}
+
+/// Catches a table with a deferrable key whose rows land, so that a swap of two keys loses one of them in the current state;
+/// one that is not taken up again once its key is mended; and neighbours that are held up by either (P72, P86).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_with_a_deferrable_key_is_parked_until_it_is_mended() -> Result<()> {
+    let bed = Bed::new(&format!(
+        "{ORDERS} CREATE TABLE swap (id int PRIMARY KEY DEFERRABLE, n int); ALTER TABLE swap REPLICA IDENTITY FULL;
+         INSERT INTO swap VALUES (1, 1), (2, 2);
+         CREATE TABLE beside (id int PRIMARY KEY DEFERRABLE, code int NOT NULL UNIQUE); ALTER TABLE beside REPLICA IDENTITY FULL;
+         INSERT INTO beside VALUES (1, 10), (2, 20);"
+    ))?;
+    let handle = bed.start()?;
+    bed.until_equal(&handle, "public.orders", COLUMNS, &["id"]).await?;
+    bed.shop.psql(
+        "BEGIN; SET CONSTRAINTS ALL DEFERRED; UPDATE swap SET id = 3 - id; UPDATE beside SET id = 3 - id; COMMIT;
+         DELETE FROM orders WHERE id <= 10;",
+    )?;
+    bed.until_equal(&handle, "public.orders", COLUMNS, &["id"]).await?;
+    // Another key that is checked row by row tells what lives.
+    bed.until_equal(&handle, "public.beside", &["id", "code"], &["code"]).await?;
+    let report = handle.status().source.to_string();
+    assert!(report.contains("LF-PG0510") && report.contains("DROP CONSTRAINT swap_pkey"), "{report}");
+    assert!(bed.lake.rows("public.swap").is_empty());
+    end(handle).await;
+    Ok(())
+}
+
+/// Catches one text that is not UTF-8 and ends the copy or the stream of a database whose encoding is SQL_ASCII: it is its
+/// row's affair, and its neighbours land (I13, P81).
+#[tokio::test(flavor = "multi_thread")]
+async fn text_that_is_no_text_costs_its_own_row_only() -> Result<()> {
+    for install in PostgresInstall::oldest_and_newest()? {
+        let mut shop = Shop::start(&install, &[])?;
+        shop.server.psql(
+            "postgres",
+            "CREATE DATABASE ascii ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0",
+        )?;
+        shop.options = ConnectOptions::parse(&shop.server.url("ascii"), None, None)?;
+        let ascii = |shop: &Shop, sql: &str| shop.server.psql("ascii", sql);
+        ascii(
+            &shop,
+            "CREATE TABLE notes (id int PRIMARY KEY, note text); ALTER TABLE notes REPLICA IDENTITY FULL;
+             INSERT INTO notes VALUES (1, 'plain'), (2, E'a\\xffb'), (3, E'\\xc3\\xa9');",
+        )?;
+        let (lake, letters, store) = (Lake::default(), MemoryLetters::new(), StateStore::in_memory()?);
+        let bed = Bed { shop, lake, letters, store };
+        let handle = bed.start()?;
+        let landed = |id: &str| {
+            let state = bed.lake.current("public.notes", &["id"]);
+            state.get(&vec![id.to_owned()]).and_then(|row| row.get("note").cloned().flatten())
+        };
+        let until = Instant::now() + DEADLINE;
+        for (letters, last) in [(1, "3"), (2, "6")] {
+            if letters == 2 {
+                ascii(
+                    &bed.shop,
+                    "INSERT INTO notes VALUES (4, 'streamed'), (5, E'\\xfe'), (6, E'\\xc3\\xa9'); UPDATE notes SET note = 'mended' WHERE id = 2;",
+                )?;
+            }
+            while landed(last).as_deref() != Some("é") || bed.letters.letters().len() < letters {
+                assert!(Instant::now() < until, "{:?} {:#?}", bed.letters.letters(), handle.status());
+                let _ = tokio::time::timeout(Duration::from_millis(20), handle.changes().changed()).await;
+            }
+        }
+        let texts: Vec<_> = ["1", "2", "4", "5"].map(landed).into_iter().collect();
+        let expected = [Some("plain"), Some("mended"), Some("streamed"), None];
+        assert_eq!(texts.iter().map(Option::as_deref).collect::<Vec<_>>(), expected);
+        assert_eq!(bed.letters.letters().len(), 2, "{:?}", bed.letters.letters());
+        end(handle).await;
+    }
     Ok(())
 }
 

@@ -69,7 +69,7 @@ async fn each_printed_statement_mends_its_finding() -> Result<()> {
             "ALTER ROLE reader REPLICATION;",
             r#"GRANT USAGE ON SCHEMA \"Closed\" TO reader; GRANT SELECT ON \"Closed\".\"Order\" TO reader;"#,
             "ALTER TABLE public.no_key REPLICA IDENTITY FULL;",
-            "its primary key is deferrable",
+            "ALTER TABLE public.deferred DROP CONSTRAINT deferred_pkey, ADD PRIMARY KEY (id);",
             "partitions of public.events have no usable identity: public.e1",
             "ALTER ROLE reader BYPASSRLS;",
             "an update of public.doc leaves out large values that it does not change: body",
@@ -96,7 +96,7 @@ async fn each_printed_statement_mends_its_finding() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn settings_are_read_from_a_real_server() -> Result<()> {
     for install in PostgresInstall::oldest_and_newest()? {
-        let settings = [
+        let mut settings = vec![
             ("wal_level", "replica"),
             ("max_replication_slots", "0"),
             ("wal_sender_timeout", "2s"),
@@ -104,6 +104,9 @@ async fn settings_are_read_from_a_real_server() -> Result<()> {
             ("synchronous_commit", "local"),
             ("max_slot_wal_keep_size", "-1"),
         ];
+        // 18 has it, as seconds.
+        let idle = ("idle_replication_slot_timeout", "60s");
+        settings.extend((install.major() >= 18).then_some(idle));
         let shop = Shop::start(&install, &settings)?;
         let text = findings(&shop.options, &[]).await?.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
         for part in [
@@ -116,6 +119,7 @@ async fn settings_are_read_from_a_real_server() -> Result<()> {
         ] {
             ensure!(text.contains(part), "`{part}` is not in\n{text}");
         }
+        ensure!(text.contains("idle_replication_slot_timeout is set") == (install.major() >= 18), "{text}");
     }
     Ok(())
 }
@@ -317,5 +321,35 @@ async fn a_frozen_server_meets_the_deadline() -> Result<()> {
         "a connection whose query was given up is used on"
     );
     assert_eq!(shop.sql().await?.row("read a value", "SELECT 1", &[]).await?.try_get::<_, i32>(0)?, 1);
+    Ok(())
+}
+
+/// Catches a failover set-up that is asked for under names the server does not have, or whose statement does nothing (17+).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_standbys_copy_of_the_slot_is_asked_for_as_the_server_takes_it() -> Result<()> {
+    let newest = PostgresInstall::oldest_and_newest()?.pop().context("an installation")?;
+    if newest.major() < 17 {
+        println!("left out: {} is older than 17", newest.major());
+        return Ok(());
+    }
+    let shop = Shop::start(&newest, &[])?;
+    shop.psql("SELECT pg_create_physical_replication_slot('standby_1'); SELECT pg_create_logical_replication_slot('landfall_shop', 'pgoutput');")?;
+    let fix_with = |findings: &[Finding], part: &str| -> Option<String> {
+        findings.iter().filter_map(|finding| finding.fix.clone()).find(|fix| fix.contains(part))
+    };
+    let before = findings(&shop.options, &[]).await?;
+    let fix = fix_with(&before, "FAILOVER").with_context(|| format!("{before:#?}"))?;
+    let mut command = shop.server.tool("psql");
+    command.args(["-X", "-d", &format!("{}?replication=database", shop.server.url("shop")), "-c", &fix]);
+    let output = command.output()?;
+    ensure!(output.status.success(), "{fix}: {}", String::from_utf8_lossy(&output.stderr));
+    let then = findings(&shop.options, &[]).await?;
+    ensure!(fix_with(&then, "FAILOVER").is_none(), "{then:#?}");
+    let fix = fix_with(&then, "synchronized_standby_slots").with_context(|| format!("{then:#?}"))?;
+    shop.psql(&fix)?;
+    shop.server.reload()?;
+    shop.wait_for("SHOW synchronized_standby_slots", "standby_1")?;
+    let after = findings(&shop.options, &[]).await?;
+    ensure!(fix_with(&after, "synchronized_standby_slots").is_none(), "{after:#?}");
     Ok(())
 }

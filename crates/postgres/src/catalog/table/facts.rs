@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::sql::{name, relation};
 use crate::{RelationId, TableName, TableShape};
 
 /// A table that a source carries: a plain table, or a partitioned one with all its leaves (root mode).
@@ -14,8 +15,8 @@ pub struct TableFacts {
     /// Whether its own identity can name the rows that updates and deletes are about. Of a partitioned table each
     /// leaf has its own ([`LeafFacts::has_usable_identity`]), and those count.
     pub has_usable_identity: bool,
-    /// Whether its key is checked at commit only, so that one transaction may hold a key twice (P72).
-    pub is_key_deferrable: bool,
+    /// The constraint of its key, if that is checked at commit only, so that one transaction may hold a key twice (P72).
+    pub deferrable_key: Option<Arc<str>>,
     /// Whether it is partitioned.
     pub is_partitioned: bool,
     /// Where its rows are: itself, or the leaves of its partitions.
@@ -113,6 +114,23 @@ impl TableFacts {
         } else {
             self.has_usable_identity
         }
+    }
+
+    /// Why its key does not tell what lives, and the statement that mends it; none where it does (P72).
+    ///
+    /// Swapping the keys 1 and 2 in one transaction is delete(1) insert(2) delete(2) insert(1), and by the last change of
+    /// each key the row 2 would be gone.
+    pub fn deferrable_key_problem(&self) -> Option<(String, String)> {
+        let constraint = self.deferrable_key.as_ref()?;
+        let of = relation(&self.shape.name);
+        let columns: Vec<String> =
+            self.shape.columns.iter().filter(|column| column.is_key).map(|column| name(&column.name)).collect();
+        let (constraint, columns) = (name(constraint), columns.join(", "));
+        let reason = format!(
+            "the key of {of}, {constraint} ({columns}), is DEFERRABLE: one transaction may hold it twice for a while, and \
+             the last change of a key does not tell then what lives"
+        );
+        Some((reason, format!("ALTER TABLE {of} DROP CONSTRAINT {constraint}, ADD PRIMARY KEY ({columns});")))
     }
 
     /// Heap bytes of all leaves.

@@ -26,7 +26,8 @@ pub(super) struct IndexRow {
 pub(super) struct Key {
     pub(super) origin: KeyOrigin,
     pub(super) columns: Vec<i16>,
-    pub(super) is_deferrable: bool,
+    /// The constraint, if it is checked at commit only.
+    pub(super) deferrable: Option<Arc<str>>,
     pub(super) has_usable_identity: bool,
 }
 
@@ -36,13 +37,13 @@ pub(super) fn key_of(identity: Identity, indexes: &[IndexRow], not_null: &[i16])
     let none = |has_usable_identity| Key {
         origin: KeyOrigin::None,
         columns: Vec::new(),
-        is_deferrable: false,
+        deferrable: None,
         has_usable_identity,
     };
     let by = |index: &IndexRow, origin| Key {
         origin,
         columns: index.columns.clone(),
-        is_deferrable: !index.is_immediate,
+        deferrable: (!index.is_immediate).then(|| index.name.clone()),
         has_usable_identity: true,
     };
     match identity {
@@ -67,6 +68,10 @@ pub(super) fn key_of(identity: Identity, indexes: &[IndexRow], not_null: &[i16])
             // The shortest, then by name, so that two reads never choose differently.
             let unique = indexes.iter().filter(is_key).min_by_key(|index| (index.columns.len(), index.name.clone()));
             match (primary, unique) {
+                // Two rows may have the key of a deferrable one for a while, which those of another never have.
+                (Some(primary), Some(index)) if !primary.is_immediate => {
+                    by(index, KeyOrigin::UniqueIndex(index.name.clone()))
+                }
                 (Some(index), _) => by(index, KeyOrigin::PrimaryKey),
                 (None, Some(index)) => by(index, KeyOrigin::UniqueIndex(index.name.clone())),
                 (None, None) => none(true),

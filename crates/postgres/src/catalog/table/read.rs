@@ -305,7 +305,7 @@ fn assemble(
         text_columns: text_columns.collect(),
         key: key.origin,
         has_usable_identity: key.has_usable_identity,
-        is_key_deferrable: key.is_deferrable,
+        deferrable_key: key.deferrable,
         is_partitioned,
         leaves,
         is_row_security_active,

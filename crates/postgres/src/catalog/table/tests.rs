@@ -23,7 +23,7 @@ fn default_identity_needs_an_immediate_primary_key() {
     let key = key_of(Identity::Default, std::slice::from_ref(&primary), &[1]);
     assert_eq!((key.origin, key.columns, key.has_usable_identity), (KeyOrigin::PrimaryKey, vec![1], true));
     let key = key_of(Identity::Default, &[deferrable], &[1]);
-    assert!(!key.has_usable_identity && key.is_deferrable);
+    assert!(!key.has_usable_identity && key.deferrable.as_deref() == Some("t_pkey"));
     assert!(!key_of(Identity::Default, &[index("u", &[1])], &[1]).has_usable_identity);
     assert!(!key_of(Identity::Nothing, &[primary], &[1]).has_usable_identity);
 }
@@ -53,8 +53,11 @@ fn full_identity_takes_a_unique_index_only_if_no_two_rows_can_share_it() {
         assert_eq!(with(bad), KeyOrigin::UniqueIndex("b_good".into()));
     }
     let primary = IndexRow { is_primary: true, is_immediate: false, ..index("t_pkey", &[1]) };
-    let key = key_of(Identity::Full, &[good, primary], &[1, 4, 5]);
-    assert_eq!((key.origin, key.is_deferrable, key.has_usable_identity), (KeyOrigin::PrimaryKey, true, true));
+    let key = key_of(Identity::Full, &[good, primary.clone()], &[1, 4, 5]);
+    assert_eq!((key.origin, key.deferrable), (KeyOrigin::UniqueIndex("b_good".into()), None));
+    let key = key_of(Identity::Full, &[primary], &[1, 4, 5]);
+    assert_eq!((key.origin, key.has_usable_identity), (KeyOrigin::PrimaryKey, true));
+    assert_eq!(key.deferrable.as_deref(), Some("t_pkey"));
     let key = key_of(Identity::Full, &[], &[]);
     assert_eq!((key.origin, key.has_usable_identity), (KeyOrigin::None, true));
 }
