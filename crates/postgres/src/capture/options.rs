@@ -56,6 +56,9 @@ pub struct CaptureOptions {
     pub ready_bytes: usize,
     /// A table of which nothing was taken for so long, and which fills a quarter of that memory, is parked.
     pub backlog_patience: Duration,
+    /// Whether a table's streamed rows wait until its copy is settled: for a destination that keeps the order in which rows
+    /// come. One that orders them by commit position needs no wait.
+    pub copy_first: bool,
     /// Whether the server must not be asked (`check --offline`).
     pub is_offline: bool,
 }
@@ -84,6 +87,7 @@ impl CaptureOptions {
             linger: Duration::from_millis(20),
             ready_bytes: 64 << 20,
             backlog_patience: Duration::from_secs(120),
+            copy_first: false,
             is_offline: false,
         }
     }
