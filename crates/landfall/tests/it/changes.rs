@@ -2,11 +2,13 @@
 //! exactly once, in the order of its row.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
 
-use landfall_testkit::HttpClient;
+use landfall_testkit::{HttpClient, Running};
 use serde_json::Value;
 
 use crate::capture::{Shop, TABLES, end_well_with, plain};
+use crate::site::LAND_WITHIN;
 
 const PARTITIONS: u32 = 3;
 
@@ -106,6 +108,16 @@ fn read(address: &str) -> Vec<Record> {
     all
 }
 
+/// Asks until the channel holds such a record.
+fn wait_for(running: &Running, is_it: impl Fn(&Record) -> bool) {
+    let until = Instant::now() + LAND_WITHIN;
+    while !read(running.address()).iter().any(&is_it) {
+        assert!(Instant::now() < until, "it is not in the channel\n{}", running.stderr());
+        // Another process's progress is asked for, not waited on: a pause between questions, bounded above.
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// What a change is told apart by: its place, and of a copied row, where all have one, its key.
 fn name(op: &str, place: (u64, u64), key: &Value) -> String {
     match op {
@@ -114,13 +126,21 @@ fn name(op: &str, place: (u64, u64), key: &Value) -> String {
     }
 }
 
-fn assert_each_once(shop: &Shop, records: &[Record], table: &str, key: &[&str]) {
+/// Every change that the lake has is in the channel once, in the order of its row, and the newest make up the table. What
+/// an interrupted copy left stands before all of that.
+fn assert_each_once(shop: &Shop, records: &[Record], table: &str, key: &[&str], columns: &[&str]) {
     let of_table: Vec<&Record> = records.iter().filter(|record| record.table() == format!("public.{table}")).collect();
     let key_of = |row: &Value| Value::Array(key.iter().map(|column| row[*column].clone()).collect());
     let fed: Vec<String> =
         of_table.iter().map(|record| name(record.op(), record.place(), &key_of(&record.change))).collect();
     let once: BTreeSet<&String> = fed.iter().collect();
     assert_eq!(once.len(), fed.len(), "a change of {table} is in the channel twice");
+    let newest = of_table.iter().filter(|record| record.op() == "s").map(|record| record.place()).max();
+    let (before, of_table): (Vec<&Record>, Vec<&Record>) =
+        of_table.into_iter().partition(|record| newest.is_some_and(|copy| record.place() < copy));
+    assert!(before.iter().all(|record| record.op() == "s"), "{table}: a change before the copy that counts");
+    let fed: Vec<String> =
+        of_table.iter().map(|record| name(record.op(), record.place(), &key_of(&record.change))).collect();
     let sql = format!("SELECT _op, _commit_lsn, _seq, {} FROM {table}", key.join(", "));
     let landed = shop.query_in("lake", &sql).expect("the lake is read");
     let number = |row: &Value, name: &str| row[name].as_u64().expect("a number");
@@ -152,12 +172,12 @@ fn assert_each_once(shop: &Shop, records: &[Record], table: &str, key: &[&str]) 
             _ => drop(state.insert(&record.key, &record.change)),
         }
     }
-    let source = shop.psql(&format!("SELECT row_to_json({table})::text FROM {table}"));
+    let source = shop.psql(&format!("SELECT row_to_json(t)::text FROM (SELECT {} FROM {table}) t", columns.join(", ")));
     let expected: BTreeSet<String> =
         source.lines().map(|line| plain(serde_json::from_str(line).expect("JSON")).to_string()).collect();
     let own = |change: &Value| {
-        let fields = change.as_object().expect("an object").iter().filter(|(name, _)| !name.starts_with('_'));
-        plain(Value::Object(fields.map(|(name, value)| (name.clone(), value.clone())).collect())).to_string()
+        let fields = columns.iter().filter_map(|name| Some(((*name).to_owned(), change.get(name)?.clone())));
+        plain(Value::Object(fields.collect())).to_string()
     };
     let found: BTreeSet<String> = state.values().map(|change| own(change)).collect();
     let differs: Vec<_> = found.symmetric_difference(&expected).take(5).collect();
@@ -169,7 +189,7 @@ fn assert_each_once(shop: &Shop, records: &[Record], table: &str, key: &[&str]) 
 /// anything else than the database holds (P59, P84, P98, E124, I2, I9).
 #[test]
 fn one_slot_feeds_pipelines_through_a_channel_over_kills() {
-    let shop = Shop::start_on(&[], TABLES, TO_A_CHANNEL);
+    let shop = Shop::start_on(&[("max_slot_wal_keep_size", "10GB")], TABLES, TO_A_CHANNEL);
     let printed = shop.check(&[]).expect_code(0).expect("fit").stdout;
     for word in ["to feed: exactly once", "within a window of 1h", "keyed by its table and order_id, n", "interrupted"]
     {
@@ -211,8 +231,8 @@ fn one_slot_feeds_pipelines_through_a_channel_over_kills() {
         shop.wait_until_landed_in(lake, "lines", "order_id, n", "order_id, n, price");
     }
     let records = read(running.address());
-    assert_each_once(&shop, &records, "orders", &["id"]);
-    assert_each_once(&shop, &records, "lines", &["order_id", "n"]);
+    assert_each_once(&shop, &records, "orders", &["id"], &["id", "item", "note"]);
+    assert_each_once(&shop, &records, "lines", &["order_id", "n"], &["order_id", "n", "price"]);
     let last = records.iter().filter(|record| record.table() == "public.orders").max_by_key(|record| record.place());
     let last = &last.expect("changes").change;
     assert!(last.get("note").is_some() && last.get("qty").is_none(), "a column that came, and one that ended: {last}");
@@ -227,5 +247,37 @@ fn one_slot_feeds_pipelines_through_a_channel_over_kills() {
     shop.psql("INSERT INTO orders VALUES (900001, 'last', NULL);");
     shop.wait_until_landed_in("fed", "orders", "id", "id, item, note");
     assert_eq!(read(running.address()).len(), records.len() + 1);
+    end_well_with(running, &["shop", "orders", "lines"]);
+}
+
+/// Catches a copy that begins anew and numbers its rows like the one before, so that they are dropped as repeats; a streamed
+/// change that is published before the copy is settled, where the next copy would follow it; and a row that the first copy
+/// alone knows and nothing tells apart (P56, P59, P98, decision 0014).
+#[test]
+fn an_interrupted_copy_stays_and_the_one_that_counts_follows_it() {
+    // Nothing is settled before the kill: only the copy that is made anew ever is.
+    let slow = TO_A_CHANNEL.replace("interval: 200ms", "interval: 60s");
+    let shop = Shop::start_on(&[], TABLES, &slow);
+    let written = std::fs::read_to_string(shop.site.path("landfall.yaml")).expect("the configuration");
+    let running = shop.site.serve();
+    wait_for(&running, |record| record.table() == "public.orders");
+    shop.psql("DELETE FROM orders WHERE id <= 20; UPDATE orders SET qty = -1 WHERE id > 900;");
+    running.kill().expect("it is killed");
+    shop.psql("INSERT INTO orders VALUES (5001, 'while away', 1);");
+    shop.site.write("landfall.yaml", &written.replace("interval: 60s", "interval: 200ms"));
+    let running = shop.site.serve();
+    shop.wait_for_phase(&running, "public.orders", "streaming");
+    shop.wait_for_phase(&running, "public.lines", "streaming");
+    shop.psql("UPDATE orders SET qty = 7 WHERE id BETWEEN 21 AND 40; DELETE FROM orders WHERE id = 41;");
+    shop.wait_until_landed_in("lake", "orders", "id", "id, item, qty");
+    shop.wait_until_landed_in("lake", "lines", "order_id, n", "order_id, n, price");
+    // The last change that was made: on one chain, those before it are there too (C6).
+    wait_for(&running, |record| record.op() == "d" && record.change["id"] == 41);
+    let records = read(running.address());
+    assert_each_once(&shop, &records, "orders", &["id"], &["id", "item", "qty"]);
+    assert_each_once(&shop, &records, "lines", &["order_id", "n"], &["order_id", "n", "price"]);
+    let copied = records.iter().filter(|record| record.op() == "s" && record.table() == "public.orders");
+    let points: BTreeSet<u64> = copied.map(|record| record.number("_commit_lsn")).collect();
+    assert_eq!(points.len(), 2, "what the first copy published is there, and the second: {points:?}");
     end_well_with(running, &["shop", "orders", "lines"]);
 }
