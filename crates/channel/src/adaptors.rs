@@ -2,6 +2,7 @@
 
 mod columns;
 mod dead_letters;
+mod encoding;
 mod epochs;
 mod lane;
 mod sink;
@@ -9,8 +10,10 @@ mod source;
 
 pub use dead_letters::ChannelDeadLetters;
 pub use lane::ChannelLane;
-pub use sink::{ChannelSink, ChannelSinkOptions, ChannelWriter};
+pub use sink::{ChangesOf, ChannelSink, ChannelSinkOptions, ChannelWriter};
 pub use source::ChannelSource;
 
+#[cfg(test)]
+mod change_tests;
 #[cfg(test)]
 mod tests;

@@ -35,7 +35,9 @@ mod tail;
 mod threads;
 mod ticket;
 
-pub use adaptors::{ChannelDeadLetters, ChannelLane, ChannelSink, ChannelSinkOptions, ChannelSource, ChannelWriter};
+pub use adaptors::{
+    ChangesOf, ChannelDeadLetters, ChannelLane, ChannelSink, ChannelSinkOptions, ChannelSource, ChannelWriter,
+};
 pub use chain::ChainId;
 pub use channel::{Channel, PublishOptions};
 pub use channels::{Channels, DrainReport, LeftOver};

@@ -31,7 +31,7 @@ struct PathLine<'a> {
     table: Option<&'a str>,
     sink: &'a str,
     guarantee: &'a str,
-    why: String,
+    why: &'a str,
 }
 
 /// A line of what a captured database's server was asked, those that are as they should be included.
@@ -100,13 +100,6 @@ fn of_servers(plan: &CheckPlan) -> Vec<Finding> {
         .collect()
 }
 
-/// Why a path promises what it promises, in one sentence.
-fn why(path: &landfall_engine::SinkPath) -> String {
-    path.why.clone().unwrap_or_else(|| {
-        "each row's position is stored with the row, and a row already stored is not stored again".to_owned()
-    })
-}
-
 fn print_json(args: &CheckArgs, findings: &[&Finding], plan: &CheckPlan, worst: Option<Level>) -> anyhow::Result<()> {
     let planned = || plan.pipelines.iter().filter_map(|pipeline| Some((pipeline, pipeline.plan.as_ref()?)));
     let report = Report {
@@ -131,7 +124,7 @@ fn print_json(args: &CheckArgs, findings: &[&Finding], plan: &CheckPlan, worst: 
                     table,
                     sink: &sink.name,
                     guarantee: sink.guarantee,
-                    why: why(sink),
+                    why: &sink.why,
                 })
             })
             .collect(),
@@ -181,13 +174,13 @@ fn print_text(args: &CheckArgs, loaded: &Loaded, findings: &[&Finding], plan: &C
         }
         lines.extend(planned.notes.iter().map(|note| format!("  {note}")));
         for sink in &planned.sinks {
-            lines.push(format!("  to {}: {} ({})", sink.name, sink.guarantee, why(sink)));
+            lines.push(format!("  to {}: {} ({})", sink.name, sink.guarantee, sink.why));
             lines.extend(sink.notes.iter().map(|note| format!("    {note}")));
         }
         for table in &planned.tables {
             lines.push(format!("  table {}", table.name));
             for sink in &table.sinks {
-                lines.push(format!("    to {}: {} ({})", sink.name, sink.guarantee, why(sink)));
+                lines.push(format!("    to {}: {} ({})", sink.name, sink.guarantee, sink.why));
                 lines.extend(sink.notes.iter().map(|note| format!("      {note}")));
             }
             if args.schema {

@@ -1,18 +1,21 @@
 //! A channel as a sink (E124): one record per row, in source order, under sequence keys (C53).
 //!
-//! Each source partition is a producer; a row's number is (offset, unnest index). The committer passes over what is in the
-//! log already, so the same batch may come again, cut as it may be, and each row is there once while its producer is
-//! inside the key window. An unresolved outcome is awaited by sending the same rows again, never guessed.
+//! Each source partition is a producer; a row's number is (offset, unnest index), that of a table's change its place, since
+//! its offset does not outlive a restart (P98). The committer passes over what is in the log already, so the same batch may
+//! come again, cut as it may be, and each row is there once while its producer is inside the key window. An unresolved
+//! outcome is awaited by sending the same rows again, never guessed.
+//!
+//! A change is keyed by its table and that table's key, so all changes of a row are in one partition, in their order. A log
+//! takes nothing back: what an interrupted copy has published stays, and the copy that replaces it follows (P56).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::json::writer::{LineDelimited, WriterBuilder};
 use arrow_array::cast::AsArray;
 use arrow_array::types::{UInt32Type, UInt64Type};
-use arrow_array::{Array, ArrayRef, RecordBatch};
-use arrow_schema::{DataType, FieldRef, Schema, SchemaRef};
+use arrow_array::{Array, RecordBatch};
+use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef};
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -23,6 +26,7 @@ use landfall_engine::contract::{
 use landfall_types::{Coded, Durability, Kind, Offset, PartitionId};
 use parking_lot::Mutex;
 
+use super::encoding::{TABLE, cells, change_keys, objects};
 use crate::channel::{Channel, PublishOptions};
 use crate::error::{PublishError, ch};
 use crate::keys::{KeySeed, Sequences};
@@ -32,11 +36,24 @@ use crate::record::Record;
 /// How rows become records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChannelSinkOptions {
+    /// The sink's name, part of who numbers: two sinks of a pipeline may publish into one channel.
+    pub name: String,
     /// The column that is the payload, text or binary; `None`: each row as one JSON object.
     pub payload_column: Option<String>,
-    /// The column that is the record key, and routes; text or binary. `None`, or where it is NULL: the source partition
-    /// routes.
+    /// The column that is the record key, and routes; text, binary or whole numbers. `None`: the source partition routes,
+    /// changes go by their table and its key. Where it is NULL, the source partition routes.
     pub key_column: Option<String>,
+    /// The table whose changes the rows are; `None`: rows of records.
+    pub changes_of: Option<ChangesOf>,
+}
+
+/// A table whose changes are published: JSON objects of its columns, of what each change is, and of `_table`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChangesOf {
+    /// `schema.table`.
+    pub table: Arc<str>,
+    /// The columns that tell its rows apart.
+    pub key: Arc<[Arc<str>]>,
 }
 
 /// A channel as a sink.
@@ -69,10 +86,44 @@ impl ChannelSink {
         match field.data_type() {
             DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => Ok(field),
             DataType::Binary | DataType::LargeBinary | DataType::BinaryView => Ok(field),
-            other => Err(PlanError::new(
-                ch(3),
-                format!("`{option}: {name}` is {other}, expected text or binary: cast it in the query"),
+            other if option == "key" && other.is_integer() => Ok(field),
+            other => {
+                let expected = if option == "key" { "text, binary or a whole number" } else { "text or binary" };
+                let text = format!("`{option}: {name}` is {other}, expected {expected}: cast it in the query");
+                Err(PlanError::new(ch(3), text))
+            }
+        }
+    }
+
+    /// What only changes cannot have.
+    fn check_changes(&self, rows: &Schema, of: &ChangesOf) -> Result<(), PlanError> {
+        let refused = |text: String| Err(PlanError::new(ch(3), format!("table {}: {text}", of.table)));
+        if let Some(payload) = &self.options.payload_column {
+            return refused(format!(
+                "`payload: {payload}` would leave out what each change is and of which table: remove it, a change is a JSON \
+                 object"
+            ));
+        }
+        if rows.column_with_name(columns::UNNEST).is_some() {
+            return refused(
+                "its query makes several rows of one change, which have one number in a channel: leave `unnest` to the \
+                 pipeline that reads the channel"
+                    .to_owned(),
+            );
+        }
+        if rows.column_with_name(TABLE).is_some() {
+            return refused(format!(
+                "the column `{TABLE}` has the name under which a change says its table: give it another name in the \
+                 table's `sql`"
+            ));
+        }
+        let missing = of.key.iter().find(|column| rows.column_with_name(column).is_none());
+        match (missing, &self.options.key_column) {
+            (Some(column), None) => refused(format!(
+                "its query leaves out `{column}`, by which the changes of a row stay together: select it, or name \
+                 another column with `key`"
             )),
+            _ => Ok(()),
         }
     }
 
@@ -83,17 +134,29 @@ impl ChannelSink {
                 self.named(rows, option, name)?;
             }
         }
+        let positions: &[&str] = match &options.changes_of {
+            None => &[columns::PARTITION, columns::OFFSET, columns::UNNEST],
+            Some(of) => {
+                self.check_changes(rows, of)?;
+                &[columns::PARTITION]
+            }
+        };
         let is_wanted = |field: &&FieldRef| {
             let name = field.name().as_str();
-            let is_position = [columns::PARTITION, columns::OFFSET, columns::UNNEST].contains(&name);
+            let is_position = positions.contains(&name);
             let is_own = match &options.payload_column {
                 None => !is_hidden(name),
                 Some(payload) => name == payload || options.key_column.as_deref() == Some(name),
             };
             is_position || is_own
         };
-        let fields: Vec<FieldRef> = rows.fields().iter().filter(is_wanted).cloned().collect();
-        for needed in [columns::PARTITION, columns::OFFSET] {
+        let mut fields: Vec<FieldRef> = rows.fields().iter().filter(is_wanted).cloned().collect();
+        if options.changes_of.is_some() {
+            fields
+                .extend([columns::AT, columns::WITHIN].map(|name| Arc::new(Field::new(name, DataType::UInt64, false))));
+        }
+        let numbered_by = if options.changes_of.is_some() { columns::AT } else { columns::OFFSET };
+        for needed in [columns::PARTITION, numbered_by] {
             if !fields.iter().any(|field| field.name() == needed) {
                 return Err(PlanError::new(ch(3), format!("the rows carry no {needed}, so they cannot be numbered")));
             }
@@ -106,7 +169,7 @@ impl ChannelSink {
             let nulls = Arc::new(Schema::new(nulls));
             let row = nulls.fields().iter().map(|field| arrow_array::new_null_array(field.data_type(), 1)).collect();
             let encoded =
-                RecordBatch::try_new(nulls, row).map_err(|error| error.to_string()).and_then(|row| json(&row));
+                RecordBatch::try_new(nulls, row).map_err(|error| error.to_string()).and_then(|row| objects(&row, None));
             encoded.map_err(|error| {
                 PlanError::new(ch(3), format!("the query's columns cannot be JSON: {error}; cast the column to STRING"))
             })?;
@@ -115,17 +178,29 @@ impl ChannelSink {
     }
 }
 
+impl ChannelSink {
+    fn notes(&self) -> Vec<String> {
+        let (name, partitions) = (self.channel.name(), self.channel.partitions());
+        let Some(of) = &self.options.changes_of else {
+            return vec![format!("publishes one record per row into channel {name} ({partitions} partition(s))")];
+        };
+        let key = match &self.options.key_column {
+            Some(column) => format!("`{column}`"),
+            None if of.key.is_empty() => "its table, which has no key".to_owned(),
+            None => format!("its table and {}", of.key.join(", ")),
+        };
+        vec![
+            format!("publishes one record per change into channel {name} ({partitions} partition(s)), keyed by {key}"),
+            "a copy that is interrupted begins anew, and what it has published stays: of a table's copied rows, those of \
+             the highest _commit_lsn count"
+                .to_owned(),
+        ]
+    }
+}
+
 impl Sink for ChannelSink {
     fn plan<'a>(&'a self, rows: &'a SchemaRef, _cx: &'a PlanCx) -> BoxFuture<'a, Result<SinkPlan, PlanError>> {
-        let plan = self.schema_for(rows).map(|schema| SinkPlan {
-            schema,
-            notes: vec![format!(
-                "publishes one record per row into channel {} ({} partition(s))",
-                self.channel.name(),
-                self.channel.partitions()
-            )],
-            detail: Box::new(()),
-        });
+        let plan = self.schema_for(rows).map(|schema| SinkPlan { schema, notes: self.notes(), detail: Box::new(()) });
         async move { plan }.boxed()
     }
 
@@ -146,6 +221,11 @@ impl Sink for ChannelSink {
 
     fn committed_positions<'a>(&'a self, _cx: &'a PlanCx) -> BoxFuture<'a, Result<Positions, SinkError>> {
         async { Ok(Positions::new()) }.boxed()
+    }
+
+    /// Rows bring their columns along, so a record of another shape has other fields and nothing else changes (P84).
+    fn reshape<'a>(&'a self, _: u32, _: &'a SinkPlan, _: &'a PlanCx) -> BoxFuture<'a, Result<(), SinkError>> {
+        async { Ok(()) }.boxed()
     }
 
     fn writer(&self, _shard: ShardId) -> Arc<dyn ShardWriter> {
@@ -181,10 +261,17 @@ struct Run {
 }
 
 impl ChannelWriter {
-    /// Who numbers: one producer per pipeline, source partition and destination.
+    /// Who numbers: one producer per pipeline, sink, source partition and destination, and per way to route: a row is known
+    /// by its number in one partition alone, so rows that go elsewhere now are told by numbers of their own.
     fn producer(&self, partition: PartitionId) -> [u8; 16] {
         let (pipeline, source, channel) = (&self.pipeline, &self.source, self.channel.id());
-        PRODUCER_SEED.name(format!("{pipeline}\0{channel}\0{source}\0{partition}").as_bytes())
+        let ChannelSinkOptions { name, key_column, changes_of, .. } = &self.options;
+        let key = match (key_column, changes_of) {
+            (Some(column), _) => format!("column {column}"),
+            (None, Some(of)) => format!("key {}", of.key.join("\0")),
+            (None, None) => String::new(),
+        };
+        PRODUCER_SEED.name(format!("{pipeline}\0{name}\0{channel}\0{source}\0{partition}\0{key}").as_bytes())
     }
 
     fn runs(&self, batch: &SealedBatch) -> Result<BTreeMap<PartitionId, Run>, String> {
@@ -195,29 +282,46 @@ impl ChannelWriter {
                 |name: &str| part.column_by_name(name).ok_or_else(|| format!("the rows have no column {name}"));
             let partitions = column(columns::PARTITION)?;
             let partitions = partitions.as_primitive_opt::<UInt32Type>().ok_or("__partition is not UInt32")?;
-            let offsets = column(columns::OFFSET)?;
-            let offsets = offsets.as_primitive_opt::<UInt64Type>().ok_or("__offset is not UInt64")?;
-            let unnest = part.column_by_name(columns::UNNEST);
-            let unnest = unnest.and_then(|column| column.as_primitive_opt::<UInt32Type>());
+            let numbers = self.numbers(part)?;
+            let changes_of = self.options.changes_of.as_ref();
             let payloads = match &self.options.payload_column {
                 Some(name) => cells(column(name)?)?,
-                None => json(part)?.into_iter().map(Some).collect(),
+                None => {
+                    let table = changes_of.map(|of| of.table.as_ref());
+                    objects(part, table)?.into_iter().map(Some).collect()
+                }
             };
-            let keys = self.options.key_column.as_ref().map(|name| column(name).and_then(cells)).transpose()?;
-            if payloads.len() != part.num_rows() {
-                return Err(format!("{} rows made {} JSON objects", part.num_rows(), payloads.len()));
-            }
-            for (at, payload) in payloads.into_iter().enumerate() {
-                let index = unnest.filter(|unnest| !unnest.is_null(at)).map_or(0, |unnest| u64::from(unnest.value(at)));
+            let keys: Option<Vec<Option<Bytes>>> = match (&self.options.key_column, changes_of) {
+                (Some(name), _) => Some(cells(column(name)?)?),
+                (None, Some(of)) => Some(change_keys(part, &of.table, &of.key)?.into_iter().map(Some).collect()),
+                (None, None) => None,
+            };
+            for (at, (payload, number)) in payloads.into_iter().zip(numbers).enumerate() {
                 let key = keys.as_ref().and_then(|keys| keys.get(at).cloned().flatten());
                 let run = runs.entry(PartitionId(partitions.value(at))).or_default();
                 run.records.push(Record { key, ..Record::new(payload.unwrap_or_default()) });
-                run.numbers.push((offsets.value(at), index));
+                run.numbers.push(number);
                 run.rows.push(row);
                 row += 1;
             }
         }
         Ok(runs)
+    }
+
+    /// What each row is known by, rising within a partition.
+    fn numbers(&self, part: &RecordBatch) -> Result<Vec<(u64, u64)>, String> {
+        let longs = |name: &str| {
+            let column = part.column_by_name(name).ok_or_else(|| format!("the rows have no column {name}"))?;
+            column.as_primitive_opt::<UInt64Type>().ok_or_else(|| format!("{name} is not UInt64"))
+        };
+        if self.options.changes_of.is_some() {
+            let (at, within) = (longs(columns::AT)?, longs(columns::WITHIN)?);
+            return Ok(at.values().iter().copied().zip(within.values().iter().copied()).collect());
+        }
+        let unnest = part.column_by_name(columns::UNNEST);
+        let unnest = unnest.and_then(|column| column.as_primitive_opt::<UInt32Type>());
+        let index = |row| unnest.filter(|unnest| !unnest.is_null(row)).map_or(0, |unnest| u64::from(unnest.value(row)));
+        Ok(longs(columns::OFFSET)?.values().iter().enumerate().map(|(row, offset)| (*offset, index(row))).collect())
     }
 
     async fn publish(&self, batch: &SealedBatch) -> Result<Written, SinkError> {
@@ -230,7 +334,7 @@ impl ChannelWriter {
             // A row is known by its number in one partition alone, so where it goes must follow from the row: by its
             // key, or, where that is NULL, with its source partition.
             let options = PublishOptions {
-                partition: self.options.key_column.is_none().then_some(target),
+                partition: (self.options.key_column.is_none() && self.options.changes_of.is_none()).then_some(target),
                 keyless: Some(target),
                 chain: Some(chain.clone()),
                 deadline: Some(DEADLINE),
@@ -308,40 +412,4 @@ impl ShardWriter for ChannelWriter {
     fn reset<'a>(&'a self) -> BoxFuture<'a, ()> {
         async {}.boxed()
     }
-}
-
-/// Each row as one JSON object, hidden columns left out; a NULL is there as null.
-fn json(rows: &RecordBatch) -> Result<Vec<Bytes>, String> {
-    let visible: Vec<usize> =
-        (0..rows.num_columns()).filter(|at| !is_hidden(rows.schema_ref().field(*at).name())).collect();
-    let rows = rows.project(&visible).map_err(|error| error.to_string())?;
-    let mut text = Vec::new();
-    let mut writer = WriterBuilder::new().with_explicit_nulls(true).build::<_, LineDelimited>(&mut text);
-    writer.write(&rows).and_then(|()| writer.finish()).map_err(|error| error.to_string())?;
-    drop(writer);
-    let text = Bytes::from(text);
-    // A line end inside of a text is escaped, so each one ends a row.
-    let mut lines = Vec::with_capacity(rows.num_rows());
-    let mut start = 0;
-    for end in memchr::memchr_iter(b'\n', &text) {
-        lines.push(text.slice(start..end));
-        start = end + 1;
-    }
-    Ok(lines)
-}
-
-/// The cells of a text or binary column.
-fn cells(column: &ArrayRef) -> Result<Vec<Option<Bytes>>, String> {
-    fn all<'a>(cells: impl Iterator<Item = Option<&'a [u8]>>) -> Vec<Option<Bytes>> {
-        cells.map(|cell| cell.map(Bytes::copy_from_slice)).collect()
-    }
-    Ok(match column.data_type() {
-        DataType::Utf8 => all(column.as_string::<i32>().iter().map(|cell| cell.map(str::as_bytes))),
-        DataType::LargeUtf8 => all(column.as_string::<i64>().iter().map(|cell| cell.map(str::as_bytes))),
-        DataType::Utf8View => all(column.as_string_view().iter().map(|cell| cell.map(str::as_bytes))),
-        DataType::Binary => all(column.as_binary::<i32>().iter()),
-        DataType::LargeBinary => all(column.as_binary::<i64>().iter()),
-        DataType::BinaryView => all(column.as_binary_view().iter()),
-        other => return Err(format!("a column of {other} is neither text nor binary")),
-    })
 }

@@ -21,17 +21,17 @@ const P0: PartitionId = PartitionId(0);
 const LIMIT: PollLimit = PollLimit { rows: 100, bytes: 1 << 20 };
 const PATIENCE: Duration = Duration::from_secs(20);
 
-struct World {
+pub(super) struct World {
     dir: tempfile::TempDir,
     state: StateStore,
 }
 
 impl World {
-    fn new() -> World {
+    pub(super) fn new() -> World {
         World { dir: tempfile::tempdir().unwrap(), state: StateStore::in_memory().unwrap() }
     }
 
-    fn open(&self, options: ChannelOptions) -> (Channels, Channel) {
+    pub(super) fn open(&self, options: ChannelOptions) -> (Channels, Channel) {
         let process = ProcessOptions { disk_reserve: Some(landfall_types::ByteSize::mib(64)), ..Default::default() };
         let configs = vec![("orders".to_owned(), options)];
         let clock = Arc::new(SystemClock);
@@ -323,7 +323,8 @@ fn half_keyed(offsets: std::ops::Range<u64>, partition: u32) -> RecordBatch {
 async fn rows_whose_key_is_null_are_stored_once_however_often_they_come() {
     let world = World::new();
     let (_channels, channel) = world.open(ChannelOptions { partitions: 3, ..Default::default() });
-    let options = ChannelSinkOptions { payload_column: Some("name".into()), key_column: Some("k".into()) };
+    let options =
+        ChannelSinkOptions { payload_column: Some("name".into()), key_column: Some("k".into()), ..Default::default() };
     let sink = ChannelSink::new(channel.clone(), options);
     let plan = sink.plan(&half_keyed(0..1, 0).schema(), &plan_cx()).await.unwrap();
     sink.open(&plan, &plan_cx()).await.unwrap();
@@ -358,7 +359,8 @@ async fn a_column_that_cannot_be_a_payload_is_refused_in_the_plan() {
     for (payload, key, fits) in
         [("name", None, true), ("nam", None, false), ("__offset", None, false), ("name", Some("x"), false)]
     {
-        let options = ChannelSinkOptions { payload_column: Some(payload.into()), key_column: key.map(str::to_owned) };
+        let (payload_column, key_column) = (Some(payload.into()), key.map(str::to_owned));
+        let options = ChannelSinkOptions { payload_column, key_column, ..Default::default() };
         let planned = ChannelSink::new(channel.clone(), options).plan(&schema, &plan_cx()).await;
         assert_eq!(planned.is_ok(), fits, "{payload}");
     }

@@ -1,15 +1,18 @@
 //! Conform: the query's rows in the sink's schema, with a row error where a value does not fit (E109). A refusal that
-//! can be known here is never left to the destination.
+//! can be known here is never left to the destination. A sink that numbers rows by their places plans with the columns of
+//! a place, and gets them here: behind this point rows are cut, joined and sent again without their source.
 
 use std::sync::Arc;
 
 use arrow_array::{Array, ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions, UInt64Array, new_null_array};
 use arrow_cast::{CastOptions, can_cast_types, cast_with_options};
 use arrow_schema::{DataType, SchemaRef};
+use landfall_types::Place;
 
 use super::rows::{Refusal, Refusals};
 use crate::codes;
-use crate::contract::{EngineError, PlanError, Stage};
+use crate::contract::{EngineError, PlanError, Stage, columns};
+use crate::source_rows::SourceRows;
 
 #[derive(Clone, Debug)]
 enum Column {
@@ -19,6 +22,10 @@ enum Column {
     Cast(usize),
     /// The sink has a nullable column that the query does not fill.
     Null,
+    /// The first number of the row's place.
+    At,
+    /// The second number of the row's place.
+    Within,
 }
 
 /// See the module.
@@ -43,6 +50,22 @@ impl Conform {
         let refused = |text: String| Err(PlanError::new(codes::PLAN, text));
         let mut columns = Vec::with_capacity(sink.fields().len());
         for field in sink.fields() {
+            let of_place = match field.name().as_str() {
+                columns::AT => Some(Column::At),
+                columns::WITHIN => Some(Column::Within),
+                _ => None,
+            };
+            if let Some(of_place) = of_place {
+                if field.data_type() != &DataType::UInt64 {
+                    return refused(format!(
+                        "sink `{name}` wants `{}` as {}; it is UInt64",
+                        field.name(),
+                        field.data_type()
+                    ));
+                }
+                columns.push(of_place);
+                continue;
+            }
             let Some((at, input)) = rows.column_with_name(field.name()) else {
                 if field.is_nullable() {
                     columns.push(Column::Null);
@@ -70,19 +93,25 @@ impl Conform {
         Ok(Conform { columns, schema: sink.clone() })
     }
 
-    /// Casts and checks; refused records are left out whole.
+    /// Casts and checks; refused records are left out whole. `places`: of the source rows, by the same offsets.
     pub(super) fn apply(
         &self,
         rows: &RecordBatch,
         offsets: &UInt64Array,
+        places: &SourceRows,
         refusals: &mut Refusals,
     ) -> Result<Conformed, EngineError> {
         let length = rows.num_rows();
+        let place_of = |number: fn(Place) -> u64| -> ArrayRef {
+            Arc::new(offsets.values().iter().map(|offset| number(places.place_of(*offset))).collect::<UInt64Array>())
+        };
         let mut columns: Vec<ArrayRef> = Vec::with_capacity(self.columns.len());
         for (column, field) in self.columns.iter().zip(self.schema.fields()) {
             let array = match column {
                 Column::Same(at) => rows.column(*at).clone(),
                 Column::Null => new_null_array(field.data_type(), length),
+                Column::At => place_of(|place| place.at),
+                Column::Within => place_of(|place| place.within),
                 Column::Cast(at) => {
                     let input = rows.column(*at);
                     let array = cast(input, field.data_type())?;

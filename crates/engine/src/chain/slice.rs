@@ -311,7 +311,7 @@ impl Chain {
             return Err(fatal(EngineError { code: codes::STAGE_FAILED, text }));
         }
         let shards = self.paths[path].router.route(&rows, slice.cover.partition).map_err(fatal)?;
-        let conformed = self.paths[path].conform.apply(&rows, &before, &mut own).map_err(fatal)?;
+        let conformed = self.paths[path].conform.apply(&rows, &before, &slice.places, &mut own).map_err(fatal)?;
         self.stop_at_failing_row(slice, &own)?;
         let name = self.cx.sinks[path].name.clone();
         self.write_letters(slice, id, Some(&name), &own, Place::START, parcel);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use arrow_array::cast::AsArray;
-use arrow_array::types::Int64Type;
+use arrow_array::types::{Int64Type, UInt64Type};
 use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray, UInt64Array};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use landfall_types::{Epoch, Offset, PartitionId, Place};
@@ -21,6 +21,7 @@ use crate::meters::DriverMeters;
 use crate::options::{OnErrors, Route};
 use crate::poll::{PollCx, PollSlot, SourceBatch};
 use crate::shard::{ShardQueue, ShareLimits};
+use crate::source_rows::SourceRows;
 use crate::testing::{numbers, payloads};
 
 fn sink_schema() -> SchemaRef {
@@ -296,8 +297,33 @@ fn conform(input: RecordBatch, sink: Vec<Field>) -> Result<(RecordBatch, Refusal
     let plan = Conform::plan(&input.schema(), &schema, "out").map_err(|error| error.text)?;
     let offsets = UInt64Array::from_iter_values((0..input.num_rows() as u64).map(|row| row / 2));
     let mut refusals = Refusals::new();
-    let conformed = plan.apply(&input, &offsets, &mut refusals).map_err(|error| error.text)?;
+    let conformed = plan
+        .apply(&input, &offsets, &SourceRows::records(offsets.clone()), &mut refusals)
+        .map_err(|error| error.text)?;
     Ok((conformed.rows, refusals))
+}
+
+/// Catches a row that gets its neighbour's place, which a destination would take for a repeat of that one (P98, E124).
+#[test]
+fn a_sink_that_asks_has_each_rows_place() {
+    let place = |at: u64, within: u64| Place { at, within };
+    let all = [place(9, 1), place(9, 2), place(12, 1), place(12, 7)];
+    let offsets = UInt64Array::from(vec![4, 5, 6, 9]);
+    let places = SourceRows::of_table(offsets, Arc::from(all)).expect("as many places as rows");
+    // The second row was filtered, and the last does not fit.
+    let wide: ArrayRef = Arc::new(Int64Array::from(vec![1, 3, 1 << 40]));
+    let input = RecordBatch::try_from_iter([("value", wide)]).expect("a column");
+    let long = |name: &str| Field::new(name, DataType::UInt64, false);
+    let sink = vec![Field::new("value", DataType::Int32, true), long(columns::AT), long(columns::WITHIN)];
+    let plan = Conform::plan(&input.schema(), &Arc::new(Schema::new(sink)), "out").expect("planned");
+    let mut refusals = Refusals::new();
+    let left = UInt64Array::from(vec![4, 6, 9]);
+    let rows = plan.apply(&input, &left, &places, &mut refusals).expect("applied").rows;
+    let numbers = |at: usize| rows.column(at).as_primitive::<UInt64Type>().values().to_vec();
+    assert_eq!((numbers(1), numbers(2)), (vec![9, 12], vec![1, 1]));
+    assert_eq!(refusals.keys().collect::<Vec<_>>(), [&9]);
+    let text = vec![Field::new(columns::AT, DataType::Utf8, false)];
+    assert!(Conform::plan(&input.schema(), &Arc::new(Schema::new(text)), "out").is_err());
 }
 
 /// Would catch a value that is cut or nulled to fit, a null that reaches a NOT NULL column, or half a record that goes

@@ -31,6 +31,11 @@ pub mod columns {
     pub const RECORD_HEADERS: &str = "__headers";
     /// The number of a row among those that `unnest` made of its record: UInt32; absent where nothing is unnested.
     pub const UNNEST: &str = "__unnest";
+    /// The first number of a row's place: UInt64, not null. Not a column of any source: the chain fills it in for a sink
+    /// that plans with it, and it is the same over every restart.
+    pub const AT: &str = "__at";
+    /// The second number of a row's place, as [`AT`]: UInt64, not null; 0 for records.
+    pub const WITHIN: &str = "__within";
     /// Of a table's row, what was done: `s` copied, `i`, `u`, `d`, `t`: Utf8.
     pub const OP: &str = "_op";
     /// Of a table's row, the log position of its commit: UInt64.

@@ -96,6 +96,39 @@ impl Guarantee {
             Guarantee::AtLeastOnce { .. } => "at least once",
         }
     }
+
+    /// Why, in one sentence, as printed by `check`.
+    pub fn why(&self) -> String {
+        match self {
+            Guarantee::Positions => {
+                "each row's position is stored with the row, and a row already stored is not stored again".to_owned()
+            }
+            Guarantee::Redo => {
+                "what is published is planned durably first, and an interrupted plan is carried out to its end"
+                    .to_owned()
+            }
+            Guarantee::Token { per, window } => {
+                let what = match per {
+                    TokenScope::Batch => "each batch has a name",
+                    TokenScope::Row => "each row has a number that it keeps over restarts",
+                };
+                let long =
+                    window.map_or("for ever".to_owned(), |window| format!("within a window of {}", spelled(window)));
+                format!("{what}, and the destination drops a repeat {long}")
+            }
+            Guarantee::AtLeastOnce { why } => why.clone(),
+        }
+    }
+}
+
+/// Hours, minutes or seconds, whichever is whole.
+fn spelled(window: Duration) -> String {
+    match window.as_secs() {
+        0 => format!("{window:?}"),
+        seconds if seconds.is_multiple_of(3_600) => format!("{}h", seconds / 3_600),
+        seconds if seconds.is_multiple_of(60) => format!("{}m", seconds / 60),
+        seconds => format!("{seconds}s"),
+    }
 }
 
 /// What a token names.

@@ -34,6 +34,8 @@ pub struct TableSpec {
     pub schema: SchemaRef,
     /// The number of the shape; a later one is higher.
     pub shape: u32,
+    /// The columns that tell its rows apart, in the table's order; the same in every shape. Empty where there are none.
+    pub key: Arc<[Arc<str>]>,
 }
 
 /// Where a batch stands in a copy of its table.

@@ -7,9 +7,7 @@ use serde::Serialize;
 
 use super::{Parts, Pipeline, TableParts};
 use crate::chain::{ChainFactory, Stages};
-use crate::contract::{
-    Guarantee, PipelineId, PlanCx, PlanError, Sink, Source, SourcePlan, SourceProfile, TableSpec, is_hidden,
-};
+use crate::contract::{PipelineId, PlanCx, PlanError, Sink, Source, SourcePlan, SourceProfile, TableSpec, is_hidden};
 
 /// A column.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -38,8 +36,8 @@ pub struct SinkPath {
     pub name: String,
     /// "exactly once" or "at least once".
     pub guarantee: &'static str,
-    /// Why it is not exactly once, where it is not.
-    pub why: Option<String>,
+    /// Why, in one sentence.
+    pub why: String,
     /// The columns that reach it.
     pub columns: Vec<ColumnPlan>,
     /// What will be created, what is missing.
@@ -105,10 +103,7 @@ async fn path(name: &str, sink: &Arc<dyn Sink>, rows: &SchemaRef, cx: &PlanCx) -
     Ok(SinkPath {
         name: name.to_owned(),
         guarantee: guarantee.as_str(),
-        why: match guarantee {
-            Guarantee::AtLeastOnce { why } => Some(why),
-            _ => None,
-        },
+        why: guarantee.why(),
         columns: columns(&plan.schema),
         notes: plan.notes,
     })

@@ -235,7 +235,13 @@ impl TableSource {
     fn spec(&self, id: u32) -> TableSpec {
         let inside = self.inside.lock();
         let (name, shapes) = &inside.tables[&id];
-        TableSpec { id: TableId(id), name: Arc::from(name.as_str()), schema: table_schema(&shapes[&1]), shape: 1 }
+        TableSpec {
+            id: TableId(id),
+            name: Arc::from(name.as_str()),
+            schema: table_schema(&shapes[&1]),
+            shape: 1,
+            key: Arc::from([]),
+        }
     }
 
     fn specs(&self) -> Vec<TableSpec> {

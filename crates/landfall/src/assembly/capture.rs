@@ -1,20 +1,17 @@
 //! A pipeline over a captured database: the source with its options, a chain and a destination for each table.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use landfall_delta::{DeltaOptions, DeltaSink};
-use landfall_engine::contract::{PipelineId, PlanError, Sink, TableDecoder, TableId, TableSpec, Transform, Wanted};
-use landfall_engine::{ChainParts, MemoryTerm, Pipeline, TableChainFactory, TableSinkFactory};
+use landfall_channel::Channels;
+use landfall_engine::contract::{PipelineId, PlanError, TableDecoder, TableSpec, Transform, Wanted};
+use landfall_engine::{ChainParts, MemoryTerm, Pipeline, TableChainFactory};
 use landfall_postgres::{CaptureOptions, PostgresSource, RowOptions, TableChoice, Target};
 use landfall_types::ByteSize;
-use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
-use super::sinks;
 use super::table_query::TableQuery;
-use crate::config::{Finding, PipelineConfig, PostgresConfig, SinkKind, TABLE_PLACE, TableConfig, codes};
+use super::{sinks, table_sinks};
+use crate::config::{Finding, PipelineConfig, PostgresConfig, SinkKind, TableConfig, codes};
 
 /// What a capture is made with. `is_offline`: the server is not asked while it is planned.
 pub(crate) fn options(pipeline: &str, config: &PostgresConfig, is_offline: bool) -> CaptureOptions {
@@ -41,7 +38,7 @@ pub(crate) fn options(pipeline: &str, config: &PostgresConfig, is_offline: bool)
     options
 }
 
-/// Every sink that takes captured rows is a Delta table, so values take the forms that it can hold.
+/// Captured rows end in Delta tables, at once or by way of a channel, so values take the forms that those can hold.
 fn choices(tables: &[TableConfig]) -> Vec<TableChoice> {
     let choice = |table: &TableConfig| TableChoice {
         pattern: table.pattern.clone(),
@@ -71,25 +68,35 @@ pub(super) fn memory(options: &CaptureOptions) -> Vec<MemoryTerm> {
 pub(super) fn build(
     config: &PipelineConfig,
     capture: &PostgresConfig,
+    channels: &Channels,
     inflight_max: ByteSize,
     is_offline: bool,
     runtime: &Handle,
 ) -> Result<Pipeline<PostgresSource>, Finding> {
-    let source = PostgresSource::new(options(&config.id, capture, is_offline), runtime.clone());
+    let mut options = options(&config.id, capture, is_offline);
+    // Whoever reads a channel takes what comes later for what happened later.
+    options.copy_first = config.sinks.iter().any(|sink| matches!(sink.kind, SinkKind::Channel(_)));
+    let source = PostgresSource::new(options, runtime.clone());
     let mut pipeline = Pipeline::of_tables(PipelineId(config.id.clone()), source, chains(capture))
         .max_inflight_bytes(config.max_inflight_bytes.unwrap_or(inflight_max));
     for sink in &config.sinks {
-        let SinkKind::Delta(delta) = &sink.kind else {
-            // The check of the file has refused it already.
-            let text = format!("sink `{}` takes no captured rows", sink.name);
-            return Err(Finding::error(codes::NOT_YET, Some(sink.mark), text));
+        let factory = match &sink.kind {
+            SinkKind::Delta(delta) => {
+                let mut of_tables = sinks::delta_options(delta);
+                if delta.add_columns.is_none() {
+                    // A table that gets a column is the ordinary case here, not somebody's mistake.
+                    of_tables.evolve = landfall_delta::Evolve::AddColumns;
+                }
+                table_sinks::lakes(of_tables)
+            }
+            SinkKind::Channel(to) => table_sinks::changes(sink, to, channels)?,
+            SinkKind::Files(_) => {
+                // The check of the file has refused it already.
+                let text = format!("sink `{}` takes no captured rows", sink.name);
+                return Err(Finding::error(codes::NOT_YET, Some(sink.mark), text));
+            }
         };
-        let mut of_tables = sinks::delta_options(delta);
-        if delta.add_columns.is_none() {
-            // A table that gets a column is the ordinary case here, not somebody's mistake.
-            of_tables.evolve = landfall_delta::Evolve::AddColumns;
-        }
-        pipeline = pipeline.table_sink(&sink.name, destinations(of_tables), sinks::options(sink, config));
+        pipeline = pipeline.table_sink(&sink.name, factory, sinks::options(sink, config));
     }
     Ok(pipeline)
 }
@@ -120,79 +127,4 @@ pub(crate) fn query_of<'a>(tables: &'a [TableConfig], name: &str) -> Option<&'a 
         })
     };
     tables.iter().find(is_meant)?.sql.as_ref().map(|query| query.text.as_str())
-}
-
-/// Each table's own place in a Delta sink.
-fn destinations(options: DeltaOptions) -> TableSinkFactory {
-    let taken: Mutex<BTreeMap<PathBuf, TableId>> = Mutex::default();
-    Arc::new(move |spec: &TableSpec| {
-        let path = place_of(&options.path, &spec.name);
-        let owner = *taken.lock().entry(path.clone()).or_insert(spec.id);
-        if owner != spec.id {
-            let text = format!(
-                "`{}` is the place of another table already: table {} needs a `path` with `{TABLE_PLACE}`, or a pipeline \
-                 of its own",
-                path.display(),
-                spec.name
-            );
-            return Err(PlanError::new(codes::CONTRADICTION, text));
-        }
-        let sink = DeltaSink::new(DeltaOptions { path, ..options.clone() })?;
-        Ok(Arc::new(sink) as Arc<dyn Sink>)
-    })
-}
-
-/// The path with the table's name put in. A name is whatever its owner called it: one that is no plain word is spelled so
-/// that it stays one part of the path, and two names never meet in one place.
-pub(crate) fn place_of(template: &Path, table: &str) -> PathBuf {
-    let mut word = String::with_capacity(table.len());
-    for byte in table.bytes() {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.') {
-            word.push(char::from(byte));
-        } else {
-            word.push_str(&format!("~{byte:02x}"));
-        }
-    }
-    // A table has a schema, so the word is neither empty nor made of points alone but for the oddest names.
-    if word.bytes().all(|byte| byte == b'.') {
-        word = word.replace('.', "~2e");
-    }
-    PathBuf::from(template.to_string_lossy().replace(TABLE_PLACE, &word))
-}
-
-#[cfg(test)]
-mod tests {
-    use arrow_schema::Schema;
-
-    use super::*;
-
-    fn spec(id: u32, name: &str) -> TableSpec {
-        TableSpec { id: TableId(id), name: name.into(), schema: Arc::new(Schema::empty()), shape: 1 }
-    }
-
-    /// Catches a table whose name leads out of the lake, or into another table's place.
-    #[test]
-    fn a_table_s_name_stays_one_part_of_the_path() {
-        let at = |name: &str| place_of(Path::new("lake/{table}/rows"), name);
-        assert_eq!(at("public.orders"), Path::new("lake/public.orders/rows"));
-        assert_eq!(at("public.../../etc"), Path::new("lake/public...~2f..~2fetc/rows"));
-        assert_eq!(at("..."), Path::new("lake/~2e~2e~2e/rows"));
-        let names = ["public.a b", "public.a~20b", "public.a%20b", "public.ä", "public.A", "public.a"];
-        let places: std::collections::BTreeSet<_> = names.iter().map(|name| at(name)).collect();
-        assert_eq!(places.len(), names.len(), "{places:?}");
-    }
-
-    /// Catches two tables whose rows would be mixed in one place; a table that comes back finds its own.
-    #[test]
-    fn one_place_is_one_table_s() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let make = destinations(DeltaOptions::new(dir.path().join("orders")));
-        make(&spec(1, "public.orders")).expect("the first table");
-        make(&spec(1, "public.orders")).expect("the same again");
-        let Err(error) = make(&spec(2, "public.lines")) else { panic!("two tables in one place") };
-        assert!(error.text.contains("{table}"), "{}", error.text);
-        let make = destinations(DeltaOptions::new(dir.path().join("{table}")));
-        make(&spec(1, "a.b.c")).expect("schema `a.b`");
-        assert!(make(&spec(2, "a.b.c")).is_err(), "schema `a`, table `b.c`");
-    }
 }

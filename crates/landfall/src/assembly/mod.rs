@@ -18,6 +18,7 @@ mod sinks;
 mod slot;
 mod storage;
 mod table_query;
+pub(crate) mod table_sinks;
 
 use landfall_types::CodePage;
 

@@ -101,7 +101,8 @@ pub(super) fn build(
     let from = match &config.from {
         FromConfig::Channel(from) => from,
         FromConfig::Postgres(from) => {
-            let pipeline = capture::build(config, from, around.inflight_max, is_offline, &around.runtime)?;
+            let pipeline =
+                capture::build(config, from, around.channels, around.inflight_max, is_offline, &around.runtime)?;
             let pipeline = AnyPipeline::Tables(finished(pipeline, config, letters, around));
             return Ok(Built { pipeline, steps: Vec::new(), schema: Vec::new() });
         }

@@ -22,7 +22,9 @@ pub(super) fn build(config: &SinkConfig, channels: &Channels) -> Result<Arc<dyn 
             let channel = channels
                 .get(&to.name)
                 .ok_or_else(|| PlanError::new(codes::UNDEFINED, format!("the channel `{}` is not open", to.name)))?;
-            let options = ChannelSinkOptions { payload_column: to.payload.clone(), key_column: to.key.clone() };
+            let (payload_column, key_column) = (to.payload.clone(), to.key.clone());
+            let options =
+                ChannelSinkOptions { name: config.name.clone(), payload_column, key_column, changes_of: None };
             Ok(Arc::new(ChannelSink::new(channel, options)))
         }
     }

@@ -215,7 +215,22 @@ fn a_capture_and_its_destination_must_fit() {
             "several",
         ),
         (to("{ files: { path: ./out } }"), codes::NOT_YET, "files"),
-        (format!("channels: {{ changes: {{}} }}\n{}", to("{ channel: { name: changes } }")), codes::NOT_YET, "channel"),
+        (to("{ channel: changes }"), codes::UNDEFINED, "changes"),
+        (
+            format!("channels: {{ orders: {{}} }}\n{}", to("{ channel: \"shop.{table}\" }")),
+            codes::UNDEFINED,
+            "none of the kind",
+        ),
+        (
+            format!("channels: {{ changes: {{}} }}\n{}", to("{ channel: { name: changes, payload: item } }")),
+            codes::CONTRADICTION,
+            "payload",
+        ),
+        (
+            format!("channels: {{ changes: {{}} }}\n{}", to("{ channel: { name: changes, where: id > 1 } }")),
+            codes::NOT_YET,
+            "where",
+        ),
         (to("{ delta: { path: \"./lake/{table}\", where: \"id > 1\" } }"), codes::NOT_YET, "where"),
         (format!("{SHOP}    sql: SELECT 1 AS a FROM input\n"), codes::CONTRADICTION, "sql"),
         (format!("{SHOP}    decode: raw\n"), codes::CONTRADICTION, "decode"),
@@ -228,6 +243,16 @@ fn a_capture_and_its_destination_must_fit() {
         let found = refused(&source);
         assert_eq!(found.code, code, "{}", found.text);
         assert!(found.text.contains(word), "{}", found.text);
+    }
+    for text in [
+        "{ channel: changes }",
+        "{ channel: { name: changes, key: id } }",
+        "{ lake: { delta: { path: \"./lake/{table}\" } }, feed: { channel: changes } }",
+        "{ channel: \"chang{table}\" }",
+    ] {
+        let config = accepted(&format!("channels: {{ changes: {{}} }}\n{}", to(text)));
+        let channels = config.pipelines[0].sinks.iter().filter(|sink| matches!(sink.kind, SinkKind::Channel(_)));
+        assert_eq!(channels.count(), 1, "{text}");
     }
     let record =
         "channels: { a: {} }\npipelines: { p: { from: { channel: a }, to: { delta: { path: \"./lake/{table}\" } } } }";

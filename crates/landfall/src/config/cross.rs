@@ -7,7 +7,7 @@ use landfall_types::{ByteSize, Durability};
 use super::finding::{Finding, codes};
 use super::section::{Findings, nearest};
 use super::sinks::{SinkConfig, SinkKind};
-use super::{ChannelConfig, Config, FromConfig, Mark, PipelineConfig};
+use super::{ChannelConfig, Config, FromConfig, Mark, PipelineConfig, TABLE_PLACE};
 
 mod capture;
 
@@ -146,7 +146,9 @@ fn pipeline_references(config: &Config, pipeline: &PipelineConfig, findings: &Fi
         match &sink.kind {
             SinkKind::Channel(to) => {
                 let key = format!("pipelines.{}.to.{}", pipeline.name, sink.name);
-                channel_exists(config, &to.name, sink.mark, &key, findings);
+                if pipeline.capture().is_none() || !to.name.contains(TABLE_PLACE) {
+                    channel_exists(config, &to.name, sink.mark, &key, findings);
+                }
                 if pipeline.source_channel() == Some(to.name.as_str()) {
                     let text = format!("pipeline `{}` writes into `{}`, the channel it reads", pipeline.name, to.name);
                     findings.push(

@@ -34,7 +34,7 @@ pub(crate) use process::ProcessConfig;
 pub(crate) use query_place::place_in_file;
 pub(crate) use section::spell;
 pub(crate) use server::ServerConfig;
-pub(crate) use sinks::{Codec, DeltaConfig, FileFormat, FilesConfig, SinkConfig, SinkKind};
+pub(crate) use sinks::{Codec, DeltaConfig, FileFormat, FilesConfig, SinkConfig, SinkKind, ToChannelConfig};
 pub(crate) use text::{FILE_BYTES_MAX, Mark};
 
 use section::{Findings, Section};

@@ -8,7 +8,7 @@ use landfall_types::ByteSize;
 use super::finding::{Finding, codes};
 use super::pipelines::QueryText;
 use super::section::Section;
-use super::text::{Mark, excerpt};
+use super::text::{Mark, Node, Value, excerpt};
 
 /// One sink of a pipeline.
 #[derive(Clone, Debug)]
@@ -109,7 +109,7 @@ pub(crate) enum FileFormat {
 /// `to.channel`.
 #[derive(Clone, Debug)]
 pub(crate) struct ToChannelConfig {
-    /// `name`.
+    /// `name`; for a captured database perhaps with the place of the table's name.
     pub(crate) name: String,
     /// `payload`: the column whose bytes become the record; unset: each row as a JSON object.
     pub(crate) payload: Option<String>,
@@ -134,6 +134,10 @@ pub(super) fn read_all(pipeline: &Section<'_>) -> Vec<SinkConfig> {
                 .push(Finding::error(codes::NOT_YET, Some(key.mark), text).help("use `delta`, `files` or `channel`"));
             continue;
         }
+        if let Some(kind) = short_channel(&key.name, node) {
+            sinks.push(SinkConfig { name: key.name.clone(), mark: key.mark, kind, filter: None });
+            continue;
+        }
         let path = format!("{}.{}", to.path(), key.name);
         let Some(section) = Section::of(path, node, to.findings()) else { continue };
         if KINDS.contains(&key.name.as_str()) {
@@ -150,6 +154,10 @@ pub(super) fn read_all(pipeline: &Section<'_>) -> Vec<SinkConfig> {
         let kinds: Vec<_> = section.entries().iter().filter(|(kind, _)| KINDS.contains(&kind.name.as_str())).collect();
         match kinds.as_slice() {
             [(kind, inner)] if section.entries().len() == 1 => {
+                if let Some(kind) = short_channel(&kind.name, inner) {
+                    sinks.push(SinkConfig { name: key.name.clone(), mark: key.mark, kind, filter: None });
+                    continue;
+                }
                 let path = format!("{}.{}", section.path(), kind.name);
                 if let Some(inner) = Section::of(path, inner, to.findings()) {
                     sinks.extend(read_kind(inner, &kind.name, key.name.clone(), key.mark));
@@ -174,6 +182,16 @@ pub(super) fn read_all(pipeline: &Section<'_>) -> Vec<SinkConfig> {
         to.findings().push(Finding::error(codes::OUT_OF_BOUNDS, Some(to.mark()), text).help("make a second pipeline"));
     }
     sinks
+}
+
+/// `channel: NAME`, which is `channel: { name: NAME }`.
+fn short_channel(kind: &str, node: &Node) -> Option<SinkKind> {
+    match &node.value {
+        Value::Text { text, .. } if kind == "channel" && !text.trim().is_empty() => {
+            Some(SinkKind::Channel(ToChannelConfig { name: text.clone(), payload: None, key: None }))
+        }
+        _ => None,
+    }
 }
 
 fn read_kind(section: Section<'_>, kind: &str, name: String, mark: Mark) -> Option<SinkConfig> {
@@ -232,8 +250,7 @@ fn read_delta(section: &Section<'_>) -> Option<DeltaConfig> {
     path.map(|_| config)
 }
 
-fn scalar_text(section: &Section<'_>, key: &str, node: &super::text::Node) -> Option<String> {
-    use super::text::Value;
+fn scalar_text(section: &Section<'_>, key: &str, node: &Node) -> Option<String> {
     match &node.value {
         Value::Text { text, .. } => Some(text.clone()),
         Value::Bool(value) => Some(value.to_string()),

@@ -181,7 +181,7 @@ pub(crate) async fn verify(config: &Config, args: &VerifyArgs) -> anyhow::Result
             let label = if subject.targets.len() > 1 { format!("{name} at {sink}") } else { name.clone() };
             let mut verdict = match comparable(&subject, &standing, &snapshot, &name) {
                 Ok((facts, table)) => {
-                    let path = assembly::capture::place_of(template, &table.target);
+                    let path = assembly::table_sinks::place_of(template, &table.target);
                     of_table(&subject, &snapshot, facts, path, args, &label)
                         .await
                         .unwrap_or_else(|error| TableVerdict::unknown(&label, format!("{error:#}")))

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::site::{COMMAND_WITHIN, LAND_WITHIN, Site};
 
 /// Two tables of a shop; one with a query of its own.
-const TABLES: &str = "
+pub(crate) const TABLES: &str = "
     CREATE TABLE orders (id bigint PRIMARY KEY, item text NOT NULL, qty int);
     ALTER TABLE orders REPLICA IDENTITY FULL;
     CREATE TABLE lines (order_id bigint, n int, price numeric(10,2), PRIMARY KEY (order_id, n));
@@ -24,44 +24,54 @@ const NOW: &str = "
             (SELECT coalesce(max(_commit_lsn * 1000000 + _seq), 0) FROM {table} WHERE _op = 't')) AS changes
     WHERE newest = 1 AND _op <> 'd' ORDER BY {key}";
 
-struct Shop {
-    server: Postgres,
-    site: Site,
-}
-
-impl Shop {
-    fn start(settings: &[(&str, &str)], tables: &str) -> Shop {
-        let install = PostgresInstall::any().expect("a Postgres");
-        let server = Postgres::start_with(&install, settings).expect("the server starts");
-        let url = server.create_database("shop").expect("a database");
-        server.psql("shop", tables).expect("tables");
-        let site = Site::with(&format!(
-            r#"
+/// Each table in a Delta table of its own.
+const TO_THE_LAKE: &str = r#"
 data_dir: ./data
-server: {{ listen: "127.0.0.1:0" }}
-process: {{ drain_timeout: 20s }}
+server: { listen: "127.0.0.1:0" }
+process: { drain_timeout: 20s }
 pipelines:
   shop:
     from:
       postgres:
         url: "{url}"
         tables:
-          "public.orders": {{}}
-          "public.*": {{ sql: "SELECT order_id, n, price, price * 2 AS double FROM input" }}
-    to: {{ delta: {{ path: "./lake/{{table}}", commit_every: 300ms }} }}
-    checkpoint: {{ interval: 200ms }}
-"#
-        ));
+          "public.orders": {}
+          "public.*": { sql: "SELECT order_id, n, price, price * 2 AS double FROM input" }
+    to: { delta: { path: "./lake/{table}", commit_every: 300ms } }
+    checkpoint: { interval: 200ms }
+"#;
+
+pub(crate) struct Shop {
+    server: Postgres,
+    pub(crate) site: Site,
+}
+
+impl Shop {
+    fn start(settings: &[(&str, &str)], tables: &str) -> Shop {
+        Shop::start_on(settings, tables, TO_THE_LAKE)
+    }
+
+    /// A server and a site whose configuration has `{url}` for the database.
+    pub(crate) fn start_on(settings: &[(&str, &str)], tables: &str, config: &str) -> Shop {
+        let install = PostgresInstall::any().expect("a Postgres");
+        let server = Postgres::start_with(&install, settings).expect("the server starts");
+        let url = server.create_database("shop").expect("a database");
+        server.psql("shop", tables).expect("tables");
+        let site = Site::with(&config.replace("{url}", &url));
         Shop { server, site }
     }
 
-    fn psql(&self, sql: &str) -> String {
+    pub(crate) fn psql(&self, sql: &str) -> String {
         self.server.psql("shop", sql).expect("the statement runs")
     }
 
-    /// A query over the landed tables; nothing while they are not there yet.
     fn query(&self, sql: &str) -> Option<Vec<Value>> {
-        let table = |name: &str| format!("{name}={}", self.site.path(&format!("lake/public.{name}")).display());
+        self.query_in("lake", sql)
+    }
+
+    /// A query over the tables landed in a folder; nothing while they are not there yet.
+    pub(crate) fn query_in(&self, lake: &str, sql: &str) -> Option<Vec<Value>> {
+        let table = |name: &str| format!("{name}={}", self.site.path(&format!("{lake}/public.{name}")).display());
         let (orders, lines) = (table("orders"), table("lines"));
         let mut args = vec!["query", sql, "-o", "json"];
         for (name, table) in [("orders", &orders), ("lines", &lines)] {
@@ -73,8 +83,12 @@ pipelines:
         (ended.code() == Some(0)).then(|| ended.json_lines().expect("JSON"))
     }
 
-    /// Asks until the table holds what the database holds, column for column.
     fn wait_until_landed(&self, table: &str, key: &str, columns: &str) {
+        self.wait_until_landed_in("lake", table, key, columns);
+    }
+
+    /// Asks until the table in this folder holds what the database holds, column for column.
+    pub(crate) fn wait_until_landed_in(&self, lake: &str, table: &str, key: &str, columns: &str) {
         let fields =
             columns.split(',').map(|column| format!("'{0}', {0}", column.trim())).collect::<Vec<_>>().join(", ");
         // Numbers with a fraction come as numbers from one and as text from the other.
@@ -84,7 +98,7 @@ pipelines:
         let now = NOW.replace("{columns}", columns).replace("{key}", key).replace("{table}", table);
         let until = Instant::now() + LAND_WITHIN;
         loop {
-            let landed = self.query(&now).unwrap_or_default();
+            let landed = self.query_in(lake, &now).unwrap_or_default();
             let landed: Vec<Value> = landed.into_iter().map(plain).collect();
             if landed == expected {
                 return;
@@ -92,7 +106,7 @@ pipelines:
             if Instant::now() > until {
                 let differs = landed.iter().zip(&expected).find(|(landed, expected)| landed != expected);
                 panic!(
-                    "{table} has {} rows in the lake and {} in the database; first difference: {differs:?}",
+                    "{table} has {} rows in {lake} and {} in the database; first difference: {differs:?}",
                     landed.len(),
                     expected.len()
                 );
@@ -117,7 +131,7 @@ pipelines:
     }
 
     /// Asks until every table has this phase.
-    fn wait_for_phase(&self, running: &Running, table: &str, phase: &str) {
+    pub(crate) fn wait_for_phase(&self, running: &Running, table: &str, phase: &str) {
         let until = Instant::now() + LAND_WITHIN;
         loop {
             let listed = self.list(&["--server", running.address()]);
@@ -135,7 +149,7 @@ pipelines:
         self.site.landfall(args).run(COMMAND_WITHIN).expect("the command ends")
     }
 
-    fn check(&self, more: &[&str]) -> landfall_testkit::Ended {
+    pub(crate) fn check(&self, more: &[&str]) -> landfall_testkit::Ended {
         let args = ["check", "landfall.yaml"].iter().chain(more).copied();
         self.site.landfall(args).run(COMMAND_WITHIN).expect("check ends")
     }
@@ -148,7 +162,7 @@ fn phase_of(listed: &Value, table: &str) -> Option<String> {
 }
 
 /// Every number as text without a fraction's trailing zeros; nulls left out, as one of the two writers does.
-fn plain(row: Value) -> Value {
+pub(crate) fn plain(row: Value) -> Value {
     let Value::Object(fields) = row else { return row };
     let plain = |value: Value| match value {
         Value::Number(number) => Value::String(format!("{:.4}", number.as_f64().unwrap_or_default())),
@@ -160,8 +174,14 @@ fn plain(row: Value) -> Value {
 }
 
 fn end_well(running: Running) {
-    let balances = balance_of(&mut HttpClient::new(running.address()), "shop").expect("balanced");
-    assert_eq!(balances[0].dead_lettered, 0, "{balances:?}");
+    end_well_with(running, &["shop"]);
+}
+
+pub(crate) fn end_well_with(running: Running, pipelines: &[&str]) {
+    for pipeline in pipelines {
+        let balances = balance_of(&mut HttpClient::new(running.address()), pipeline).expect("balanced");
+        assert!(balances.iter().all(|balance| balance.dead_lettered == 0), "{balances:?}");
+    }
     let ended = running.terminate(LAND_WITHIN).expect("the process drains");
     assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
 }

@@ -29,6 +29,8 @@ struct Inside {
     bytes: usize,
     /// The partition whose turn was last.
     last: Option<PartitionId>,
+    /// Streams that wait until the copy of their table is settled.
+    behind: BTreeMap<PartitionId, PartitionId>,
     lane: Option<LaneWaker>,
     waiting: Option<Waker>,
     is_finished: bool,
@@ -76,6 +78,15 @@ impl Handover {
         self.inside.lock().generation
     }
 
+    /// Nothing of `stream` is taken before `copy` is forgotten: for destinations that keep the order in which rows come
+    /// (P59). Of an earlier generation, it does nothing.
+    pub(crate) fn hold(&self, generation: Generation, stream: PartitionId, copy: PartitionId) {
+        let mut inside = self.inside.lock();
+        if generation == inside.generation {
+            inside.behind.insert(stream, copy);
+        }
+    }
+
     /// Adds a batch; one of an earlier generation is dropped, since its rows are read again.
     pub(crate) fn push(&self, generation: Generation, partition: PartitionId, ready: Ready) {
         let lane = {
@@ -105,8 +116,9 @@ impl Handover {
                 inside.lane = Some(waker());
             }
             let last = inside.last;
-            let is_wanted =
-                |(partition, queue): &(&PartitionId, &VecDeque<Ready>)| !queue.is_empty() && takes(**partition);
+            let is_wanted = |(partition, queue): &(&PartitionId, &VecDeque<Ready>)| {
+                !queue.is_empty() && !inside.behind.contains_key(partition) && takes(**partition)
+            };
             let behind = inside.queues.iter().filter(|(partition, _)| last.is_none_or(|last| **partition > last));
             let found = behind.clone().find(is_wanted).or_else(|| inside.queues.iter().find(is_wanted));
             let partition = *found?.0;
@@ -146,18 +158,24 @@ impl Handover {
         self.bytes_max
     }
 
-    /// Drops what waits of a partition.
+    /// Drops what waits of a partition; what waited for it may go on.
     pub(crate) fn forget(&self, partition: PartitionId) {
-        let waiting = {
+        let (waiting, lane) = {
             let mut inside = self.inside.lock();
+            let held = inside.behind.len();
+            inside.behind.retain(|stream, copy| *stream != partition && *copy != partition);
+            let lane = if inside.behind.len() < held { inside.lane.clone() } else { None };
             let dropped: usize =
                 inside.queues.remove(&partition).unwrap_or_default().iter().map(|ready| ready.bytes).sum();
             inside.bytes -= dropped;
             inside.waits_since.remove(&partition);
-            inside.waiting.take()
+            (inside.waiting.take(), lane)
         };
         if let Some(waiting) = waiting {
             waiting.wake();
+        }
+        if let Some(lane) = lane {
+            lane.wake();
         }
     }
 
@@ -175,11 +193,17 @@ impl Handover {
         }
     }
 
-    /// No more rows come.
+    /// No more rows come. What waits for the end of a copy is dropped: whether that comes is not for a shutdown to wait
+    /// for, and it is read again by the next start (I11).
     pub(crate) fn finish(&self) {
         let lane = {
             let mut inside = self.inside.lock();
             inside.is_finished = true;
+            for stream in std::mem::take(&mut inside.behind).into_keys() {
+                let dropped = inside.queues.remove(&stream).unwrap_or_default();
+                inside.bytes -= dropped.iter().map(|ready| ready.bytes).sum::<usize>();
+                inside.waits_since.remove(&stream);
+            }
             inside.lane.clone()
         };
         if let Some(lane) = lane {
@@ -253,6 +277,31 @@ mod tests {
         handover.restart();
         assert!(has_room(&handover));
         assert_eq!(take(&handover, |_| true), None);
+    }
+
+    /// Catches a streamed change that overtakes the copied row that it changes, where order is kept (P59); a hold that
+    /// outlives its copy; and one that holds up a shutdown (I11).
+    #[test]
+    fn a_stream_waits_for_the_copy_of_its_own_table() {
+        let handover = Handover::new(100);
+        let now = handover.generation();
+        handover.hold(now, PartitionId(2), PartitionId(1));
+        for partition in [1, 2, 3] {
+            handover.push(now, PartitionId(partition), ready(1, 1));
+        }
+        assert_eq!(take(&handover, |_| true), Some((1, 1)));
+        assert_eq!(take(&handover, |_| true), Some((3, 1)), "another table's stream");
+        assert_eq!(take(&handover, |_| true), None);
+        handover.forget(PartitionId(1));
+        assert_eq!(take(&handover, |_| true), Some((2, 1)));
+        handover.hold(now, PartitionId(2), PartitionId(4));
+        handover.push(now, PartitionId(2), ready(2, 1));
+        handover.finish();
+        assert!(handover.is_finished());
+        handover.restart();
+        handover.hold(now, PartitionId(2), PartitionId(4));
+        handover.push(handover.generation(), PartitionId(2), ready(3, 1));
+        assert_eq!(take(&handover, |_| true), Some((2, 3)), "held by an opening that is over");
     }
 
     /// Catches a batch of the stream before, whose rows stand behind those that a lane opened anew has to read again: it

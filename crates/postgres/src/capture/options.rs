@@ -61,6 +61,9 @@ pub struct CaptureOptions {
     /// Codes with which a destination says that it cannot hold a table as it is shaped: the table is parked at once, since
     /// waiting would hold the slot and mend nothing (P86).
     pub shape_refusals: Vec<Code>,
+    /// Whether a table's streamed rows wait until its copy is settled: for a destination that keeps the order in which rows
+    /// come. One that orders them by commit position needs no wait.
+    pub copy_first: bool,
     /// Whether the server must not be asked (`check --offline`).
     pub is_offline: bool,
 }
@@ -90,6 +93,7 @@ impl CaptureOptions {
             ready_bytes: 64 << 20,
             backlog_patience: Duration::from_secs(120),
             shape_refusals: Vec::new(),
+            copy_first: false,
             is_offline: false,
         }
     }

@@ -19,6 +19,7 @@ use super::shared::Shared;
 use super::task;
 use crate::RelationId;
 use crate::record::SourceRecord;
+use crate::rows::RowPlan;
 
 /// One slot of one database, as a source of the engine: its tables' rows as columns, each change once (I9).
 pub struct PostgresSource {
@@ -195,6 +196,7 @@ impl Source for PostgresSource {
 }
 
 /// A table as the engine is told of it.
-pub(super) fn spec(relation: RelationId, target: &str, shape: u32, schema: arrow_schema::SchemaRef) -> TableSpec {
-    TableSpec { id: TableId(relation.0), name: target.into(), schema, shape }
+pub(super) fn spec(relation: RelationId, target: &str, shape: u32, plan: &RowPlan) -> TableSpec {
+    let key = plan.shape().columns.iter().filter(|column| column.is_key).map(|column| Arc::clone(&column.name));
+    TableSpec { id: TableId(relation.0), name: target.into(), schema: plan.schema().clone(), shape, key: key.collect() }
 }

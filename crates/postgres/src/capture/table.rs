@@ -72,7 +72,7 @@ impl Captured {
 
     /// As the engine is told of it.
     pub(crate) fn spec(&self) -> TableSpec {
-        spec(self.relation, &self.target, self.shape, self.plan.schema().clone())
+        spec(self.relation, &self.target, self.shape, &self.plan)
     }
 
     /// What becomes of the table as a Relation message describes it.

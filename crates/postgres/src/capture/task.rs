@@ -194,8 +194,10 @@ async fn attempt(shared: &Arc<Shared>, backoff: &mut Backoff) -> Result<std::con
     let starts = match decision {
         Decision::Refuse(problem) => return Err(Ended::last(&problem)),
         Decision::Wait(problem) => return Err(Ended::later(&problem)),
-        Decision::FirstStart { drops_orphan } => first_start(shared, &sql, &seen, &publication, drops_orphan).await?,
-        Decision::Adopt { at } => adopt(shared, &seen, at).await?,
+        Decision::FirstStart { drops_orphan } => {
+            first_start(shared, generation, &sql, &seen, &publication, drops_orphan).await?
+        }
+        Decision::Adopt { at } => adopt(shared, generation, &seen, at).await?,
         Decision::Resume { raises_epoch, adds, .. } => {
             for table in &adds {
                 add_table_locked(&sql, &options.publication, table, LOCK_WITHIN)
@@ -203,7 +205,7 @@ async fn attempt(shared: &Arc<Shared>, backoff: &mut Backoff) -> Result<std::con
                     .map_err(|error| Ended::Later { code: code::LOCK_TIMEOUT, text: error.to_string() })?;
                 tracing::info!(pipeline = %options.pipeline, %table, "table added to the publication");
             }
-            resume(shared, &sql, &seen, raises_epoch).await?
+            resume(shared, generation, &sql, &seen, raises_epoch).await?
         }
     };
     drop(sql);
@@ -227,6 +229,7 @@ struct Starts {
 
 async fn first_start(
     shared: &Arc<Shared>,
+    generation: Generation,
     sql: &SqlConnection,
     seen: &Seen,
     publication: &crate::PublicationPlan,
@@ -291,7 +294,7 @@ async fn first_start(
     record.through = point;
     shared.progress.lock().idle(point);
     shared.stored(shared.put_record(record)).await;
-    announce(shared, &follows, if options.copies { &copies } else { &[] });
+    announce(shared, generation, &follows, if options.copies { &copies } else { &[] });
     if options.copies {
         copy_all(shared, &exported, &seen.server, copies).await?;
     }
@@ -313,7 +316,7 @@ fn park(shared: &Shared, table: &mut TableRecord, at: Lsn, Parked { code, reason
 }
 
 /// From where another's slot stands, without a copy.
-async fn adopt(shared: &Arc<Shared>, seen: &Seen, at: Lsn) -> Result<Starts, Ended> {
+async fn adopt(shared: &Arc<Shared>, generation: Generation, seen: &Seen, at: Lsn) -> Result<Starts, Ended> {
     let (options, server) = (&shared.options, &seen.server);
     let mut record = SourceRecord::intent(
         options.slot.clone(),
@@ -344,12 +347,18 @@ async fn adopt(shared: &Arc<Shared>, seen: &Seen, at: Lsn) -> Result<Starts, End
     }
     shared.progress.lock().idle(at);
     shared.stored(shared.put_record(record)).await;
-    announce(shared, &follows, &[]);
+    announce(shared, generation, &follows, &[]);
     Ok(Starts { connection: None, tables: follows, from: at })
 }
 
 /// From the checkpoint; tables that are not copied to their end are copied anew first.
-async fn resume(shared: &Arc<Shared>, sql: &SqlConnection, seen: &Seen, raises_epoch: bool) -> Result<Starts, Ended> {
+async fn resume(
+    shared: &Arc<Shared>,
+    generation: Generation,
+    sql: &SqlConnection,
+    seen: &Seen,
+    raises_epoch: bool,
+) -> Result<Starts, Ended> {
     let options = &shared.options;
     let Some(mut record) = shared.record() else { return Err(Ended::Again) };
     let through = record.through;
@@ -452,7 +461,7 @@ async fn resume(shared: &Arc<Shared>, sql: &SqlConnection, seen: &Seen, raises_e
     record.next_partition = next;
     shared.stored(shared.put_record(record)).await;
     shared.retire(given_up.into_iter().map(PartitionId).collect());
-    announce(shared, &follows, &copies);
+    announce(shared, generation, &follows, &copies);
     if let Some(exported) = exported {
         copy_all(shared, &exported, &seen.server, copies).await?;
     }
@@ -476,7 +485,10 @@ fn place_taken(owner: &TableRecord) -> Parked {
     Parked { code: code::PLACE_TAKEN, reason }
 }
 
-fn announce(shared: &Shared, follows: &[Captured], copies: &[ToCopy]) {
+fn announce(shared: &Shared, generation: Generation, follows: &[Captured], copies: &[ToCopy]) {
+    if shared.options.copy_first {
+        copies.iter().for_each(|copy| shared.handover.hold(generation, copy.table.stream, copy.partition));
+    }
     let active = || follows.iter().filter(|table| !table.is_parked);
     let partitions = active().map(|table| table.stream).chain(copies.iter().map(|copy| copy.partition)).collect();
     shared.announce(active().map(Captured::spec).collect(), partitions);

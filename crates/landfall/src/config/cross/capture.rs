@@ -2,7 +2,7 @@
 
 use super::super::finding::{Finding, codes};
 use super::super::section::Findings;
-use super::super::sinks::SinkKind;
+use super::super::sinks::{SinkConfig, SinkKind, ToChannelConfig};
 use super::super::{Config, PipelineConfig};
 use crate::config::TABLE_PLACE;
 
@@ -38,18 +38,10 @@ pub(super) fn check(config: &Config, pipeline: &PipelineConfig, findings: &Findi
                     codes::NOT_YET,
                     sink.mark,
                     text,
-                    "files cannot take back what an interrupted copy wrote: use `delta`",
+                    "a file has one set of columns, and a table's may change; files cannot take back either what an interrupted copy wrote: use `delta` or `channel`",
                 );
             }
-            SinkKind::Channel(_) => {
-                let text = format!("`pipelines.{name}.to.{to}`: `channel` takes no captured database in this version");
-                push(
-                    codes::NOT_YET,
-                    sink.mark,
-                    text,
-                    "a channel numbers rows by their offset, which a captured row does not keep over a restart: use `delta`",
-                );
-            }
+            SinkKind::Channel(to) => into_channel(config, pipeline, sink, to, findings),
         }
     }
     let slot_of = |pipeline: &PipelineConfig| pipeline.capture().map(|capture| capture.slot_name(&pipeline.id));
@@ -70,6 +62,37 @@ pub(super) fn check(config: &Config, pipeline: &PipelineConfig, findings: &Findi
             text,
             "a slot has one reader: give one of them its own `slot: { name: … }`",
         );
+    }
+}
+
+/// The changes of tables as records.
+fn into_channel(
+    config: &Config,
+    pipeline: &PipelineConfig,
+    sink: &SinkConfig,
+    to: &ToChannelConfig,
+    findings: &Findings,
+) {
+    let key = format!("pipelines.{}.to.{}", pipeline.name, sink.name);
+    if to.payload.is_some() {
+        let text = format!("`{key}.payload` would leave out what each change is, and of which table");
+        findings.push(
+            Finding::error(codes::CONTRADICTION, Some(sink.mark), text)
+                .help("remove it: a change is a JSON object of its columns, `_op`, `_table` and its place"),
+        );
+    }
+    // Which tables there are is the database's to say; a name that no channel can have is known here.
+    if let Some((before, behind)) = to.name.split_once(TABLE_PLACE) {
+        let is_one = |name: &str| {
+            name.strip_prefix(before).and_then(|rest| rest.strip_suffix(behind)).is_some_and(|table| !table.is_empty())
+        };
+        if !config.channels.iter().any(|channel| is_one(&channel.name)) {
+            let text = format!("`{key}` names the channel `{}`, and `channels` defines none of the kind", to.name);
+            findings.push(
+                Finding::error(codes::UNDEFINED, Some(sink.mark), text)
+                    .help("add one for each table, like `public.orders`, or name one channel for all tables"),
+            );
+        }
     }
 }
 
