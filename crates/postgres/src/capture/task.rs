@@ -430,10 +430,10 @@ async fn resume(
             table.phase = if exported.is_some() { TablePhase::Copying } else { TablePhase::Streaming };
             next += 2;
         }
-        if let Some(owner) = places.get(&table.target).filter(|owner| owner.relation != table.relation) {
-            if table.phase != TablePhase::Parked {
-                park(shared, table, through, place_taken(owner));
-            }
+        if let Some(owner) = places.get(&table.target).filter(|owner| owner.relation != table.relation)
+            && table.phase != TablePhase::Parked
+        {
+            park(shared, table, through, place_taken(owner));
         }
         if table.phase == TablePhase::Parked {
             // Its rows pass by, and pass by without a shape.
