@@ -302,7 +302,7 @@ fn by_key(lines: &str, key: &str) -> BTreeMap<String, Map<String, Value>> {
 /// twice (T4, I7, I8, I9, P44, P56, P98).
 #[test]
 fn kill_of_a_capture_at_random_moments_loses_and_doubles_no_change() {
-    let rounds = number_of_run("LANDFALL_ROUNDS", 8);
+    let rounds = number_of_run("LANDFALL_ROUNDS", 6);
     let seed = number_of_run("LANDFALL_SEED", 0x0c0f_fee5);
     println!("LANDFALL_ROUNDS={rounds} LANDFALL_SEED={seed}");
     let began = Instant::now();
