@@ -3,9 +3,9 @@
     change_table.py (TABLE KEY,KEY... STATE)...
 
 Writes each current state, computed from the rows as docs/current-state.md says, as a JSON object a line. Prints
-{"tables": […]}, of each {"rows", "doubles", "holes", "points", "changes": {xid: {op: number}}}: changes that stand there
-twice, rows that lack a part of what makes them a change, the points that copied rows stand at, and the streamed changes of
-each transaction.
+{"tables": […]}, of each {"rows", "doubles", "holes", "passed", "points", "changes": {xid: {op: number}}}: changes that stand
+there twice, rows that lack a part of what makes them a change, streamed changes below the last copy, the points that copied
+rows stand at, and the streamed changes of each transaction behind the last copy.
 """
 
 import collections
@@ -49,9 +49,11 @@ def judge(table, keys, out):
     copied = collections.Counter(
         (row["_commit_lsn"], *(row[name] for name in keys)) for row in rows if row["_op"] == "s"
     )
+    # What streamed below the last copy is part of it: a copy that begins anew leaves it there, and it counts no more.
+    point = max((row["_commit_lsn"] for row in rows if row["_op"] == "s"), default=0)
     changes = collections.defaultdict(collections.Counter)
     for row in rows:
-        if row["_op"] != "s":
+        if row["_op"] != "s" and row["_commit_lsn"] >= point:
             changes[str(row["_xid"])][row["_op"]] += 1
     with open(out, "w", encoding="utf-8") as lines:
         for row in current(rows, keys):
@@ -61,6 +63,7 @@ def judge(table, keys, out):
         "rows": len(rows),
         "doubles": sum(number - 1 for counts in (streamed, copied) for number in counts.values()),
         "holes": sum(not is_whole(row, keys) for row in rows),
+        "passed": sum(row["_op"] != "s" and row["_commit_lsn"] < point for row in rows),
         "points": sorted({row["_commit_lsn"] for row in rows if row["_op"] == "s"}),
         "changes": changes,
     }
