@@ -177,8 +177,8 @@ impl Committer {
             tracing::error!(channel = %partition.channel, partition = %partition.id, offset = %self.next, code = "LF-CH0035", "another process owns the data directory: nothing is written any more");
         }
         let claims = std::mem::take(&mut *partition.claimed.lock());
-        self.lose(claims);
         partition.stop_with(SUPERSEDED.into(), PublishError::Superseded);
+        self.lose(claims);
         After::Park
     }
 

@@ -223,8 +223,9 @@ impl Committer {
             partition.refuse(queued, PublishError::Abandoned { partition: partition.id, attempts: 0, cause: None });
         }
         let claims = std::mem::take(&mut *partition.claimed.lock());
-        self.lose(claims);
+        // First, so that who is answered finds the partition as it is.
         partition.stop(cause);
+        self.lose(claims);
     }
 
     fn answer_found(&mut self, found: Found) {
