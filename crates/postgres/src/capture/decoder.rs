@@ -164,11 +164,15 @@ impl Decoder {
     fn park_backlogs(&mut self) {
         let (most, patience) = (self.shared.handover.bytes_max() / 4, self.shared.options.backlog_patience);
         let stuck = self.tables.values().filter(|table| !table.is_parked).filter_map(|table| {
-            let (held, since) = self.shared.handover.waiting_of(table.stream)?;
-            let waited = self.now.saturating_duration_since(since);
-            (held >= most && waited >= patience).then_some((table.relation, table.stream, held, waited))
+            let parts: Vec<_> = std::iter::once(table.stream).chain(table.copying).collect();
+            let (held, waited) = parts.iter().find_map(|partition| {
+                let (held, since) = self.shared.handover.waiting_of(*partition)?;
+                let waited = self.now.saturating_duration_since(since);
+                (held >= most && waited >= patience).then_some((held, waited))
+            })?;
+            Some((table.relation, parts, held, waited))
         });
-        for (relation, stream, held, waited) in stuck.collect::<Vec<_>>() {
+        for (relation, parts, held, waited) in stuck.collect::<Vec<_>>() {
             let why =
                 self.shared.refused(TableId(relation.0)).map_or(String::new(), |cause| format!(" ({})", cause.text));
             let reason = format!(
@@ -182,7 +186,7 @@ impl Decoder {
                 if let Some(noted) = noted {
                     noted.await;
                 }
-                shared.retire(vec![stream]);
+                shared.retire(parts);
                 Answer::Stored
             }));
             self.shared.handover.nudge();
@@ -257,6 +261,7 @@ impl Decoder {
             Ok(reshaped) => {
                 tracing::info!(pipeline = %self.shared.options.pipeline, table = %table.target, shape,
                     columns = now.columns.len(), "the table has another shape");
+                self.shared.has_shape(reshaped.spec());
                 self.tables.insert(now.id, reshaped);
             }
             Err(parked) => {

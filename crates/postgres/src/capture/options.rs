@@ -56,6 +56,8 @@ pub struct CaptureOptions {
     pub ready_bytes: usize,
     /// A table of which nothing was taken for so long, and which fills a quarter of that memory, is parked.
     pub backlog_patience: Duration,
+    /// `schema.poll`: how often the catalog is asked for tables that are new.
+    pub schema_poll: Duration,
     /// Whether the server must not be asked (`check --offline`).
     pub is_offline: bool,
 }
@@ -84,6 +86,7 @@ impl CaptureOptions {
             linger: Duration::from_millis(20),
             ready_bytes: 64 << 20,
             backlog_patience: Duration::from_secs(120),
+            schema_poll: Duration::from_secs(60),
             is_offline: false,
         }
     }
