@@ -7,7 +7,7 @@ use std::sync::Arc;
 use landfall_delta::{DeltaOptions, DeltaSink};
 use landfall_engine::contract::{PipelineId, PlanError, Sink, TableDecoder, TableId, TableSpec, Transform, Wanted};
 use landfall_engine::{ChainParts, MemoryTerm, Pipeline, TableChainFactory, TableSinkFactory};
-use landfall_postgres::{CaptureOptions, PostgresSource, RowOptions, TableChoice, Target};
+use landfall_postgres::{CaptureOptions, Orders, PostgresSource, RowOptions, TableChoice, Target};
 use landfall_types::ByteSize;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
@@ -36,6 +36,7 @@ pub(crate) fn options(pipeline: &str, config: &PostgresConfig, is_offline: bool)
     options.feedback_interval = config.feedback_interval.unwrap_or(options.feedback_interval);
     options.liveness_timeout = config.liveness_timeout.unwrap_or(options.liveness_timeout);
     options.linger = config.linger.unwrap_or(options.linger);
+    options.schema_poll = config.schema_poll.unwrap_or(options.schema_poll);
     options.is_offline = is_offline;
     options
 }
@@ -73,8 +74,9 @@ pub(super) fn build(
     inflight_max: ByteSize,
     is_offline: bool,
     runtime: &Handle,
-) -> Result<Pipeline<PostgresSource>, Finding> {
+) -> Result<(Pipeline<PostgresSource>, Orders), Finding> {
     let source = PostgresSource::new(options(&config.id, capture, is_offline), runtime.clone());
+    let orders = source.orders();
     let mut pipeline = Pipeline::of_tables(PipelineId(config.id.clone()), source, chains(capture))
         .max_inflight_bytes(config.max_inflight_bytes.unwrap_or(inflight_max));
     for sink in &config.sinks {
@@ -90,7 +92,7 @@ pub(super) fn build(
         }
         pipeline = pipeline.table_sink(&sink.name, destinations(of_tables), sinks::options(sink, config));
     }
-    Ok(pipeline)
+    Ok((pipeline, orders))
 }
 
 /// Each table's own query, or none.

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::site::{COMMAND_WITHIN, LAND_WITHIN, Site};
 
 /// Two tables of a shop; one with a query of its own.
-const TABLES: &str = "
+pub(crate) const TABLES: &str = "
     CREATE TABLE orders (id bigint PRIMARY KEY, item text NOT NULL, qty int);
     ALTER TABLE orders REPLICA IDENTITY FULL;
     CREATE TABLE lines (order_id bigint, n int, price numeric(10,2), PRIMARY KEY (order_id, n));
@@ -24,13 +24,13 @@ const NOW: &str = "
             (SELECT coalesce(max(_commit_lsn * 1000000 + _seq), 0) FROM {table} WHERE _op = 't')) AS changes
     WHERE newest = 1 AND _op <> 'd' ORDER BY {key}";
 
-struct Shop {
-    server: Postgres,
-    site: Site,
+pub(crate) struct Shop {
+    pub(crate) server: Postgres,
+    pub(crate) site: Site,
 }
 
 impl Shop {
-    fn start(settings: &[(&str, &str)], tables: &str) -> Shop {
+    pub(crate) fn start(settings: &[(&str, &str)], tables: &str) -> Shop {
         let install = PostgresInstall::any().expect("a Postgres");
         let server = Postgres::start_with(&install, settings).expect("the server starts");
         let url = server.create_database("shop").expect("a database");
@@ -55,12 +55,12 @@ pipelines:
         Shop { server, site }
     }
 
-    fn psql(&self, sql: &str) -> String {
+    pub(crate) fn psql(&self, sql: &str) -> String {
         self.server.psql("shop", sql).expect("the statement runs")
     }
 
     /// A query over the landed tables; nothing while they are not there yet.
-    fn query(&self, sql: &str) -> Option<Vec<Value>> {
+    pub(crate) fn query(&self, sql: &str) -> Option<Vec<Value>> {
         let table = |name: &str| format!("{name}={}", self.site.path(&format!("lake/public.{name}")).display());
         let (orders, lines) = (table("orders"), table("lines"));
         let mut args = vec!["query", sql, "-o", "json"];
@@ -74,7 +74,7 @@ pipelines:
     }
 
     /// Asks until the table holds what the database holds, column for column.
-    fn wait_until_landed(&self, table: &str, key: &str, columns: &str) {
+    pub(crate) fn wait_until_landed(&self, table: &str, key: &str, columns: &str) {
         let fields =
             columns.split(',').map(|column| format!("'{0}', {0}", column.trim())).collect::<Vec<_>>().join(", ");
         // Numbers with a fraction come as numbers from one and as text from the other.
@@ -103,21 +103,21 @@ pipelines:
     }
 
     /// No change is there twice, and no copied row.
-    fn assert_each_once(&self, table: &str, key: &str) {
+    pub(crate) fn assert_each_once(&self, table: &str, key: &str) {
         let twice = format!(
             "SELECT _commit_lsn, _seq, {key}, count(*) AS n FROM {table} GROUP BY _commit_lsn, _seq, {key} HAVING count(*) > 1"
         );
         assert_eq!(self.query(&twice).expect("the table is read"), Vec::<Value>::new(), "{table}");
     }
 
-    fn list(&self, more: &[&str]) -> Value {
+    pub(crate) fn list(&self, more: &[&str]) -> Value {
         let args = ["tables", "landfall.yaml", "shop", "list", "--json"].iter().chain(more).copied();
         let ended = self.site.landfall(args).run(COMMAND_WITHIN).expect("list ends");
         ended.expect_code(0).expect("listed").last_json().expect("JSON")
     }
 
     /// Asks until every table has this phase.
-    fn wait_for_phase(&self, running: &Running, table: &str, phase: &str) {
+    pub(crate) fn wait_for_phase(&self, running: &Running, table: &str, phase: &str) {
         let until = Instant::now() + LAND_WITHIN;
         loop {
             let listed = self.list(&["--server", running.address()]);
@@ -130,7 +130,7 @@ pipelines:
         }
     }
 
-    fn order(&self, args: &[&str]) -> landfall_testkit::Ended {
+    pub(crate) fn order(&self, args: &[&str]) -> landfall_testkit::Ended {
         let args = ["tables", "landfall.yaml", "shop"].iter().chain(args).copied();
         self.site.landfall(args).run(COMMAND_WITHIN).expect("the command ends")
     }
@@ -141,7 +141,7 @@ pipelines:
     }
 }
 
-fn phase_of(listed: &Value, table: &str) -> Option<String> {
+pub(crate) fn phase_of(listed: &Value, table: &str) -> Option<String> {
     let tables = listed["tables"].as_array()?;
     let found = tables.iter().find(|one| one["name"] == table)?;
     found["phase"].as_str().map(str::to_owned)
@@ -159,7 +159,7 @@ fn plain(row: Value) -> Value {
     )
 }
 
-fn end_well(running: Running) {
+pub(crate) fn end_well(running: Running) {
     let balances = balance_of(&mut HttpClient::new(running.address()), "shop").expect("balanced");
     assert_eq!(balances[0].dead_lettered, 0, "{balances:?}");
     let ended = running.terminate(LAND_WITHIN).expect("the process drains");
@@ -261,7 +261,7 @@ fn check_says_what_the_server_lacks() {
     assert!(text.stdout.contains("slot `landfall_shop` goes on at"), "{}", text.stdout);
 }
 
-/// Catches an order that acts unasked or beside a running process, a parked table whose rows come through, and one that is
+/// Catches an order that acts unasked, one that guesses which process to ask, a parked table whose rows come through, and one that is
 /// resumed without the rows that passed by (P86, P87, P63).
 #[test]
 fn orders_to_a_table_are_carried_out_by_the_next_start() {
@@ -270,6 +270,8 @@ fn orders_to_a_table_are_carried_out_by_the_next_start() {
     shop.wait_until_landed("lines", "order_id, n", "order_id, n, price");
     shop.wait_for_phase(&running, "public.lines", "streaming");
     let beside = shop.order(&["park", "public.lines", "--confirm"]).expect_code(1).expect("refused");
+    assert!(beside.stderr.contains("--server"), "{}", beside.stderr);
+    let beside = shop.order(&["drop-slot", "--confirm"]).expect_code(1).expect("its slot is in use");
     assert!(beside.stderr.contains("stop the process"), "{}", beside.stderr);
     end_well(running);
 

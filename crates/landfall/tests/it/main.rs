@@ -3,6 +3,7 @@
 mod bad_input;
 mod bench_lines;
 mod capture;
+mod capture_orders;
 mod check_and_run;
 mod commands;
 mod demo_runs;
