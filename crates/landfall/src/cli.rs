@@ -218,12 +218,16 @@ pub(crate) struct TopArgs {
 pub(crate) enum TablesAction {
     /// Shows where each stands.
     List,
-    /// Lets its rows pass by from the next start on.
+    /// Lets its rows pass by.
     Park,
-    /// Copies a parked one again at the next start, and follows it.
+    /// Copies a parked one again, and follows it.
     Resume,
-    /// Copies it again at the next start; `--all`: with a new slot.
+    /// Copies it again, and follows it; `--all`: with a new slot.
     Resync,
+    /// Carries it no more; what landed stays.
+    Remove,
+    /// Copies one that is new or was removed, and follows it.
+    Add,
     /// Drops the pipeline's replication slot on the server.
     DropSlot,
 }
@@ -236,6 +240,8 @@ impl TablesAction {
             TablesAction::Park => "park",
             TablesAction::Resume => "resume",
             TablesAction::Resync => "resync",
+            TablesAction::Remove => "remove",
+            TablesAction::Add => "add",
             TablesAction::DropSlot => "drop-slot",
         }
     }

@@ -1,4 +1,4 @@
-//! The codes `LF-PG01xx` (connection), `02xx` (slot), `05xx` (schema) and `06xx` (copy), with their pages.
+//! The codes `LF-PG01xx` (connection), `02xx` (slot), `05xx` (schema), `06xx` (copy) and `07xx` (orders), with their pages.
 //!
 //! A code is what a person searches for and what `landfall explain` prints; the class of an error follows from its
 //! variant, never from a text (I3).
@@ -21,6 +21,7 @@ pub(crate) const SERVER_SETTING: Code = Code::new("PG", 114);
 pub(crate) const SERVER_ADVICE: Code = Code::new("PG", 115);
 
 pub(crate) const STREAM_AGAIN: Code = Code::new("PG", 120);
+pub(crate) const STARTS_OVER: Code = Code::new("PG", 121);
 
 pub(crate) const SLOT_GONE: Code = Code::new("PG", 201);
 pub(crate) const SLOT_FOREIGN: Code = Code::new("PG", 202);
@@ -56,6 +57,17 @@ pub(crate) const ROW_SECURITY: Code = Code::new("PG", 603);
 pub(crate) const ROW_TOO_LARGE: Code = Code::new("PG", 604);
 pub(crate) const COPY_UNSTABLE: Code = Code::new("PG", 605);
 pub(crate) const REWRITTEN: Code = Code::new("PG", 606);
+
+pub(crate) const ORDER_TABLE: Code = Code::new("PG", 701);
+pub(crate) const ORDER_EARLY: Code = Code::new("PG", 702);
+pub(crate) const ORDER_NEVER_COPIES: Code = Code::new("PG", 703);
+pub(crate) const ORDER_SPENT: Code = Code::new("PG", 704);
+pub(crate) const ORDER_NOT_TAKEN: Code = Code::new("PG", 705);
+pub(crate) const ORDER_UNRESOLVED: Code = Code::new("PG", 706);
+pub(crate) const ORDER_NOT_ASKED: Code = Code::new("PG", 707);
+
+/// A table that an operator parked; its page is with those of the commands.
+pub const PARKED_BY_HAND: Code = Code::new("CF", 14);
 
 const fn page(
     code: Code,
@@ -189,6 +201,14 @@ pub const CODES: &[CodePage] = &[
         Retry::Now,
         "A table starts again before rows that were handed over already, so the stream starts again at the checkpoint. Rows that are durable are left out by their places.",
         "Nothing: it goes on by itself. If it happens often, the cause beside it names the destination that fails.",
+    ),
+    page(
+        STARTS_OVER,
+        "CaptureStartsOver",
+        Kind::Unavailable,
+        Retry::Now,
+        "An operator ordered every table to be copied again with a new slot, so the pipeline starts again.",
+        "Nothing: it goes on by itself, with a new slot and a copy of every table.",
     ),
     page(
         SLOT_GONE,
@@ -445,6 +465,62 @@ pub const CODES: &[CodePage] = &[
         Retry::Later,
         "A table was rewritten (most ALTER TABLE), emptied or dropped after the snapshot of its copy was taken and before the copy had it. In the new file the old snapshot sees nothing, so such a copy would be empty without an error.",
         "Nothing: the table is copied again from a fresh snapshot. Changing tables once their copy is done avoids the second copy.",
+    ),
+    page(
+        ORDER_TABLE,
+        "OrderNamesNoTable",
+        Kind::Invalid,
+        Retry::Never,
+        "The order names a table that the capture does not carry, or that the database does not have.",
+        "Take a name as `landfall tables CONFIG PIPELINE list` shows it: `schema.table`, with case, or a pattern with `*`.",
+    ),
+    page(
+        ORDER_EARLY,
+        "OrderBeforeTheFirstStart",
+        Kind::Conflict,
+        Retry::Never,
+        "Nothing is stored of the capture yet, so there is nothing that an order could change.",
+        "Wait for the first start, which copies every table; `landfall tables CONFIG PIPELINE list` shows when it has.",
+    ),
+    page(
+        ORDER_NEVER_COPIES,
+        "OrderNeedsCopies",
+        Kind::Conflict,
+        Retry::Never,
+        "The order needs a copy, and `snapshot.mode` is `never`.",
+        "Set `snapshot.mode: initial`, start the process again, and give the order.",
+    ),
+    page(
+        ORDER_SPENT,
+        "NumbersSpent",
+        Kind::Conflict,
+        Retry::Never,
+        "The stored record has no partition number or no epoch left that was never used.",
+        "Give the pipeline a new `id`, and its tables a new place: everything is copied under fresh numbers.",
+    ),
+    page(
+        ORDER_NOT_TAKEN,
+        "OrderNotTaken",
+        Kind::Unavailable,
+        Retry::Later,
+        "The running capture did not come to take the order in time; it was withdrawn, and nothing is changed.",
+        "Look at what the pipeline waits for (`landfall top`), then give the order again. A stopped process takes it at once.",
+    ),
+    page(
+        ORDER_UNRESOLVED,
+        "OrderUnresolved",
+        Kind::Unresolved,
+        Retry::Later,
+        "The capture took the order and ended before it said that it is stored.",
+        "`landfall tables CONFIG PIPELINE list` shows what is stored. The same order may be given again: it does no harm.",
+    ),
+    page(
+        ORDER_NOT_ASKED,
+        "OrderNeedsTheDatabase",
+        Kind::Unavailable,
+        Retry::Later,
+        "Whether the database has the table could not be asked, or its lock for the publication was not given.",
+        "The message carries the server's words; give the order again. New tables are also looked for by themselves, every `schema.poll`.",
     ),
 ];
 

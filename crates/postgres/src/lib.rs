@@ -19,6 +19,7 @@ mod fixtures;
 mod log_record;
 mod lsn;
 mod meters;
+mod orders;
 mod publication;
 mod pump;
 mod queue;
@@ -36,13 +37,13 @@ mod transport;
 mod values;
 mod version;
 
-pub use capture::{CaptureOptions, PostgresLane, PostgresSource, TableChoice, identity_of};
+pub use capture::{CaptureOptions, Orders, PostgresLane, PostgresSource, TableChoice, identity_of};
 pub use catalog::{
     BlockingTransaction, KeyOrigin, LeafFacts, MatchedTables, NotCarried, PatternError, ServerFacts, SkippedRelation,
     TABLES_MAX, TableFacts, TablePattern, read_tables,
 };
 pub use check::{CheckOptions, Finding, Level, PostgresCheck, TableRules, ToastPolicy};
-pub use code::CODES;
+pub use code::{CODES, PARKED_BY_HAND};
 pub use connect::{
     CONNECT_TIMEOUT, ConnectError, ConnectOptions, Endpoint, PINNED_SETTINGS, Password, STREAM_CODES, ServerError,
     SqlDriver, Stream, TlsMode, TlsOptions,
@@ -56,6 +57,7 @@ pub use feedback::{DurableLsn, FeedbackEnd, FeedbackRules, KeepAliveAdvance, MOV
 pub use log_record::{Boundary, LogRecord, RecordKind, RecordSink, RecordSinkError};
 pub use lsn::{Lsn, ParseLsnError, RelationId, Xid};
 pub use meters::StreamMeters;
+pub use orders::{Order, OrderCommand, OrderError, Ordered, OrderedTables};
 pub use publication::{
     AddTableError, PublicationFacts, PublicationPlan, PublishedTable, add_table_locked, add_table_waiting,
     apply_publication, plan_publication,

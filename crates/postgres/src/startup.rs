@@ -12,7 +12,7 @@ pub use problem::StartupProblem;
 
 use crate::catalog::ServerFacts;
 use crate::publication::PublicationPlan;
-use crate::record::{OptionSet, SlotRecord, SourceRecord};
+use crate::record::{OptionSet, SlotRecord, SourceRecord, TablePhase, TableRecord};
 use crate::slot::{PLUGIN, SlotFacts};
 use crate::{Lsn, RelationId, TableName};
 
@@ -189,10 +189,15 @@ fn resume(options: &StartupOptions, facts: &Facts<'_>, record: &SourceRecord) ->
         });
     }
     publication_is_complete(options, facts, Some(record))?;
-    let is_new = |relation: &RelationId| record.table(*relation).is_none();
+    let is_new = |relation: &RelationId| record.table(*relation).is_none_or(never_copied);
     let adds =
         facts.publication.missing_tables.iter().filter(|(relation, _)| is_new(relation)).map(|(_, name)| name.clone());
     Ok(Decision::Resume { through, raises_epoch: record.options != options.row_options, adds: adds.collect() })
+}
+
+/// Nothing of the table is anywhere that a change could be missing from: what is not published of it may be.
+fn never_copied(table: &TableRecord) -> bool {
+    table.phase == TablePhase::Waiting && table.copy.is_none()
 }
 
 /// Where a slot stands, if this source can read from it.
@@ -243,7 +248,9 @@ fn publication_is_complete(
 ) -> Result<(), StartupProblem> {
     let plan = facts.publication;
     let was_carried = |relation: &RelationId| match record {
-        Some(record) => record.table(*relation).is_some(),
+        Some(record) => {
+            record.table(*relation).is_some_and(|table| !never_copied(table) && table.phase != TablePhase::Removed)
+        }
         None => true,
     };
     let lost: Vec<TableName> = plan

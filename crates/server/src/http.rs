@@ -12,6 +12,7 @@ mod query;
 mod read;
 mod records;
 mod status;
+mod tables;
 mod tail;
 
 use std::sync::Arc;
@@ -40,7 +41,7 @@ pub(crate) fn routes(core: Arc<Core>) -> Router {
         .route("/v1/channels/{channel}/outcomes", get(not_offered))
         .route("/v1/channels/{channel}/outcomes/{reference}", get(not_offered))
         .route("/v1/channels/{channel}/consumers/{name}/{verb}", post(not_offered))
-        .route("/v1/pipelines/{pipeline}/tables", get(not_offered).post(not_offered))
+        .route("/v1/pipelines/{pipeline}/tables", get(tables::list).post(tables::order))
         .route("/v1/reload", post(not_offered))
         .route("/oidc/v1/token", post(not_offered))
         .route("/v1/status", get(status::status))
@@ -74,7 +75,8 @@ async fn count(State(core): State<Arc<Core>>, request: Request, next: Next) -> R
 }
 
 fn route_label(path: &str) -> &'static str {
-    const KNOWN: [&str; 8] = ["records", "positions", "tail", "status", "healthz", "readyz", "metrics", "token"];
+    const KNOWN: [&str; 9] =
+        ["records", "positions", "tables", "tail", "status", "healthz", "readyz", "metrics", "token"];
     let last = path.rsplit('/').next().unwrap_or_default();
     KNOWN.into_iter().find(|known| *known == last).unwrap_or("other")
 }

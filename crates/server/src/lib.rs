@@ -28,9 +28,11 @@ mod server;
 mod sniff;
 mod stream;
 mod streams;
+mod tables;
 mod validate;
 
 pub use error::{CODES, ServerError};
 pub use options::{AutoCreate, Report, ServerOptions, ServerParts};
 pub use server::{DrainReport, Server, ServerHandle};
 pub use streams::LeftStream;
+pub use tables::{PipelineTables, TableOrder, TablesRefusal};

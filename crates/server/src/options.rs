@@ -10,6 +10,8 @@ use landfall_protocol::Limits;
 use landfall_types::{ByteSize, Clock, SystemClock};
 use metrics_exporter_prometheus::PrometheusHandle;
 
+use crate::tables::{NoPipelines, PipelineTables};
+
 /// How the server listens and ingests: section `server` of the configuration.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
@@ -56,6 +58,8 @@ pub struct ServerParts {
     pub channels: Channels,
     /// Each pipeline's own status, for `/v1/status`.
     pub pipelines: Report<Vec<serde_json::Value>>,
+    /// The tables of pipelines that have some, for `/v1/pipelines/{pipeline}/tables`.
+    pub tables: Arc<dyn PipelineTables>,
     /// The threads whose heartbeat is stale; empty: the process is healthy.
     pub stale_threads: Report<Vec<String>>,
     /// What the pipelines of a process without channels still lack until they are ready.
@@ -74,6 +78,7 @@ impl ServerParts {
         ServerParts {
             channels,
             pipelines: Arc::new(Vec::new),
+            tables: Arc::new(NoPipelines),
             stale_threads: Arc::new(Vec::new),
             pipelines_lack: Arc::new(Vec::new),
             metrics: None,

@@ -89,6 +89,13 @@ impl Progress {
         matches!(self.step, Step::Asked { number: asked } if asked == number)
     }
 
+    /// A job that waits for its next try waits no longer; tells whether it had failed.
+    fn again(&mut self) -> bool {
+        let Step::Waiting { until } = &mut self.step else { return false };
+        *until = Instant::now();
+        self.failed.take().is_some()
+    }
+
     fn due(&self) -> Option<Instant> {
         match self.step {
             Step::Waiting { until } => Some(until),
@@ -198,18 +205,17 @@ impl<S: Source> Controller<'_, S> {
             self.fail(FailCause::new(codes::LANE_CONTRACT, text), true);
             return true;
         };
+        // The source begins with it again: what failed is tried at once, and what is wrong still is told again.
+        let shapes = known.shapes.values_mut().map(|(_, progress)| progress);
+        let had_failed = std::iter::once(&mut known.opening).chain(shapes).fold(false, |had, one| one.again() | had);
+        if had_failed {
+            self.source.table_refused(table, None);
+        }
         if known.is_open() {
             return false;
         }
         if known.waiting.iter().all(|(waiting, _)| *waiting != partition) {
             known.waiting.push((partition, is_added));
-        }
-        if let Step::Waiting { until } = &mut known.opening.step {
-            // The source begins with it again: it is tried at once, and what is wrong still is told again.
-            *until = Instant::now();
-            if known.opening.failed.take().is_some() {
-                self.source.table_refused(table, None);
-            }
         }
         true
     }

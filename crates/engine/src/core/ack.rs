@@ -106,9 +106,13 @@ impl Ack {
         self.ring.epoch()
     }
 
-    /// Whether the batch's epoch has ended: its rows will be read again.
+    /// Whether the batch's epoch has ended, or will because an earlier batch failed: its rows will be read again.
     pub(crate) fn is_stale(&self) -> bool {
-        self.ring.is_closed()
+        let is_behind = match self.scope {
+            Scope::One(sink) => self.ring.is_behind_a_failed(self.sequence, usize::from(sink)),
+            Scope::Whole => false,
+        };
+        is_behind || self.ring.is_closed()
     }
 
     fn resolve(&mut self, failed: Option<&FailCause>) {

@@ -111,6 +111,8 @@ pub(crate) struct Shared {
     rows_issued: AtomicU64,
     is_gated: AtomicBool,
     is_closed: AtomicBool,
+    /// Per sink, the first batch that has failed, `u64::MAX` if none has: with it the epoch will end.
+    failed_from: Box<[AtomicU64]>,
     stale: AtomicU64,
     causes: Mutex<Vec<Option<FailCause>>>,
     started: Instant,
@@ -144,6 +146,12 @@ impl Shared {
         self.is_closed.load(Ordering::Acquire)
     }
 
+    /// Whether a batch before this one has failed in this sink. What comes behind it is read again with it, and must not be
+    /// written: a position past it would say that it is there (I7). What came before it is settled as it stands.
+    pub(crate) fn is_behind_a_failed(&self, sequence: u64, sink: usize) -> bool {
+        sequence > self.failed_from[sink].load(Ordering::Acquire)
+    }
+
     pub(crate) fn hold(&self, sequence: u64, sink: usize) {
         // The caller has a hold on the same cell, so the count cannot be seen at 0 in between.
         self.cell(sequence, sink).holds.fetch_add(1, Ordering::Relaxed);
@@ -152,6 +160,7 @@ impl Shared {
     pub(crate) fn resolve(&self, sequence: u64, sink: usize, failed: Option<&FailCause>) {
         let cell = self.cell(sequence, sink);
         if let Some(cause) = failed {
+            self.failed_from[sink].fetch_min(sequence, Ordering::AcqRel);
             if self.is_closed() {
                 self.stale.fetch_add(1, Ordering::Relaxed);
             } else {
@@ -244,6 +253,7 @@ pub(crate) fn ring(
         is_gated: AtomicBool::new(false),
         is_closed: AtomicBool::new(false),
         stale: AtomicU64::new(0),
+        failed_from: (0..sinks).map(|_| AtomicU64::new(u64::MAX)).collect(),
         causes: Mutex::new(vec![None; sinks]),
         started,
         controller,

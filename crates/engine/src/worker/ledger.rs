@@ -40,6 +40,11 @@ impl Ledger {
         self.covers.iter().any(|cover| cover.partition == partition)
     }
 
+    /// Whether rows of it are to be read again whatever becomes of it.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.holds.iter().any(|hold| hold.ack.is_stale())
+    }
+
     /// Gives the bytes back to the share.
     pub(crate) fn release(&mut self) {
         self.charges = Vec::new();

@@ -332,6 +332,10 @@ impl Worker {
         if self.settle == Settle::Write {
             self.settle = Settle::Barrier;
         }
+        if sealed.ledger.is_stale() {
+            // A position behind rows that were lost would say that they are there: all of it is read again.
+            return true;
+        }
         self.sequence += 1;
         let bytes = sealed.batch.bytes;
         let progress = Arc::new(Mutex::new(Progress::new(Arc::new(sealed.batch))));
@@ -500,8 +504,9 @@ impl Worker {
             self.accepted = kept;
             let cause = FailCause::new(codes::GROUP_LOST, format!("the sink lost accepted rows: {error}"));
             gone.into_iter().for_each(|ledger| ledger.fail(&cause));
-            if self.accepted.is_empty() {
-                // No barrier is due any more that could end the wait for the next try.
+            // Where nothing is left, no barrier is due any more that could end the wait for the next try; and what is left of
+            // a partition behind its lost rows would be committed past them.
+            if self.accepted.is_empty() || self.accepted.iter().any(Ledger::is_stale) {
                 self.lose_accepted(&cause);
                 return;
             }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use landfall_channel::Channels;
 use landfall_engine::contract::{PipelineId, PlanError, TableDecoder, TableSpec, Transform, Wanted};
 use landfall_engine::{ChainParts, MemoryTerm, Pipeline, TableChainFactory};
-use landfall_postgres::{CaptureOptions, PostgresSource, RowOptions, TableChoice, Target};
+use landfall_postgres::{CaptureOptions, Orders, PostgresSource, RowOptions, TableChoice, Target};
 use landfall_types::ByteSize;
 use tokio::runtime::Handle;
 
@@ -34,6 +34,7 @@ pub(crate) fn options(pipeline: &str, config: &PostgresConfig, is_offline: bool)
     options.liveness_timeout = config.liveness_timeout.unwrap_or(options.liveness_timeout);
     options.linger = config.linger.unwrap_or(options.linger);
     options.shape_refusals = landfall_delta::SHAPE_REFUSALS.to_vec();
+    options.schema_poll = config.schema_poll.unwrap_or(options.schema_poll);
     options.is_offline = is_offline;
     options
 }
@@ -72,11 +73,12 @@ pub(super) fn build(
     inflight_max: ByteSize,
     is_offline: bool,
     runtime: &Handle,
-) -> Result<Pipeline<PostgresSource>, Finding> {
+) -> Result<(Pipeline<PostgresSource>, Orders), Finding> {
     let mut options = options(&config.id, capture, is_offline);
     // Whoever reads a channel takes what comes later for what happened later.
     options.copy_first = config.sinks.iter().any(|sink| matches!(sink.kind, SinkKind::Channel(_)));
     let source = PostgresSource::new(options, runtime.clone());
+    let orders = source.orders();
     let mut pipeline = Pipeline::of_tables(PipelineId(config.id.clone()), source, chains(capture))
         .max_inflight_bytes(config.max_inflight_bytes.unwrap_or(inflight_max));
     for sink in &config.sinks {
@@ -98,7 +100,7 @@ pub(super) fn build(
         };
         pipeline = pipeline.table_sink(&sink.name, factory, sinks::options(sink, config));
     }
-    Ok(pipeline)
+    Ok((pipeline, orders))
 }
 
 /// Each table's own query, or none.

@@ -16,6 +16,7 @@ mod running;
 mod server_options;
 mod sinks;
 mod slot;
+mod slot_tables;
 mod storage;
 mod table_query;
 pub(crate) mod table_sinks;

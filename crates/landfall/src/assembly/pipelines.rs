@@ -5,7 +5,7 @@ use std::sync::Arc;
 use landfall_channel::{Channel, ChannelDeadLetters, ChannelSource, Channels, Start};
 use landfall_engine::contract::{PipelineId, PlanError, Source};
 use landfall_engine::{Pipeline, PipelineHandle, PipelinePlan, StartError};
-use landfall_postgres::PostgresSource;
+use landfall_postgres::{Orders, PostgresSource};
 use landfall_sql::Schema;
 use landfall_state::StateHandle;
 use landfall_types::{ByteSize, Clock, Offset};
@@ -37,6 +37,8 @@ pub(super) fn schema_of(config: &PipelineConfig) -> Result<DecodeSchema, Finding
 pub(super) struct Built {
     /// The pipeline.
     pub(super) pipeline: AnyPipeline,
+    /// Gives orders to its tables, where it has some.
+    pub(super) orders: Option<Orders>,
     /// The steps of its query, for `check`; tables have their own.
     pub(super) steps: Vec<String>,
     /// What its decoder offers, for `check`.
@@ -101,10 +103,10 @@ pub(super) fn build(
     let from = match &config.from {
         FromConfig::Channel(from) => from,
         FromConfig::Postgres(from) => {
-            let pipeline =
+            let (pipeline, orders) =
                 capture::build(config, from, around.channels, around.inflight_max, is_offline, &around.runtime)?;
             let pipeline = AnyPipeline::Tables(finished(pipeline, config, letters, around));
-            return Ok(Built { pipeline, steps: Vec::new(), schema: Vec::new() });
+            return Ok(Built { pipeline, orders: Some(orders), steps: Vec::new(), schema: Vec::new() });
         }
     };
     let chain = chain::compile(config, schema, around.file)?;
@@ -125,7 +127,7 @@ pub(super) fn build(
         pipeline = pipeline.sink(&sink.name, built, options);
     }
     let pipeline = AnyPipeline::Records(finished(pipeline, config, letters, around));
-    Ok(Built { pipeline, steps: chain.steps, schema: chain.schema })
+    Ok(Built { pipeline, orders: None, steps: chain.steps, schema: chain.schema })
 }
 
 fn open_channel(config: &PipelineConfig, around: &Surroundings<'_>, name: &str) -> Result<Channel, Finding> {

@@ -22,6 +22,7 @@ use tokio::task::JoinHandle;
 
 use super::pipelines::{self, DecodeSchema};
 use super::slot::{NotStarted, Slot};
+use super::slot_tables::SlotTables;
 use super::{Storage, inference, server_options};
 use crate::config::{Config, Finding};
 use crate::exit::Exit;
@@ -246,10 +247,11 @@ impl Starter {
             runtime: self.runtime.clone(),
         };
         let built = pipelines::build(&slot.config, schema, &around, false)?;
+        let orders = built.orders;
         let handle = built.pipeline.start(self.state.clone(), &self.runtime).map_err(
             |landfall_engine::StartError::Plan(error)| pipelines::plan_finding(&slot.config, error, &self.source.text),
         )?;
-        slot.started(handle);
+        slot.started(handle, orders);
         Ok(())
     }
 
@@ -341,6 +343,7 @@ fn server_parts(
             lacking.sort();
             lacking.into_iter().map(|(name, why)| format!("pipeline {name}: {why}")).collect()
         }),
+        tables: Arc::new(SlotTables::new(Arc::clone(slots), storage.channels.clone())),
         metrics,
         memory_limit: Some(limit),
         clock: Arc::clone(clock),

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use landfall_channel::{Channels, ReadError};
 use landfall_engine::contract::{PipelineId, PlanError};
 use landfall_engine::{Ending, ExitReport, PipelineHandle};
+use landfall_postgres::Orders;
 use landfall_state::StateError;
 use landfall_types::{Code, Coded, Retry};
 use tokio::sync::watch;
@@ -30,7 +31,7 @@ enum SlotState {
     Retrying(NotStarted),
     /// It will not start.
     Failed(NotStarted),
-    Started(PipelineHandle),
+    Started(PipelineHandle, Option<Orders>),
 }
 
 /// Why a pipeline could not be started.
@@ -65,8 +66,16 @@ impl Slot {
         Slot { config, state: watch::Sender::new(SlotState::Waiting) }
     }
 
-    pub(super) fn started(&self, handle: PipelineHandle) {
-        self.state.send_replace(SlotState::Started(handle));
+    pub(super) fn started(&self, handle: PipelineHandle, orders: Option<Orders>) {
+        self.state.send_replace(SlotState::Started(handle, orders));
+    }
+
+    /// Gives orders to its tables, once it has been started.
+    pub(super) fn orders(&self) -> Option<Orders> {
+        match &*self.state.borrow() {
+            SlotState::Started(_, orders) => orders.clone(),
+            SlotState::Waiting | SlotState::Retrying(_) | SlotState::Failed(_) => None,
+        }
     }
 
     pub(super) fn retrying(&self, why: NotStarted) {
@@ -80,7 +89,7 @@ impl Slot {
     /// The running pipeline, once there is one.
     pub(super) fn handle(&self) -> Option<PipelineHandle> {
         match &*self.state.borrow() {
-            SlotState::Started(handle) => Some(handle.clone()),
+            SlotState::Started(handle, _) => Some(handle.clone()),
             SlotState::Waiting | SlotState::Retrying(_) | SlotState::Failed(_) => None,
         }
     }
@@ -93,7 +102,7 @@ impl Slot {
                 let state = states.borrow_and_update();
                 match &*state {
                     SlotState::Failed(_) => return self.config.name.clone(),
-                    SlotState::Started(handle) => break handle.clone(),
+                    SlotState::Started(handle, _) => break handle.clone(),
                     SlotState::Waiting | SlotState::Retrying(_) => {}
                 }
             }
@@ -111,7 +120,7 @@ impl Slot {
     /// How a pipeline ends that has never started. Nothing: no record came, so none is left behind.
     pub(super) fn report_without_start(&self) -> Option<ExitReport> {
         let (ending, why) = match &*self.state.borrow() {
-            SlotState::Waiting | SlotState::Started(_) => return None,
+            SlotState::Waiting | SlotState::Started(..) => return None,
             SlotState::Retrying(why) => (Ending::Unfinished, why.clone()),
             SlotState::Failed(why) => (Ending::Failed, why.clone()),
         };
@@ -132,7 +141,7 @@ impl Slot {
         match &*self.state.borrow() {
             SlotState::Waiting => Some(WAITING.to_owned()),
             SlotState::Retrying(why) | SlotState::Failed(why) => Some(why.cause.clone()),
-            SlotState::Started(handle) => {
+            SlotState::Started(handle, _) => {
                 let state = handle.state();
                 matches!(state, Starting | Failed | Stopped).then(|| format!("{state:?}").to_lowercase())
             }
@@ -160,7 +169,7 @@ impl Slot {
         };
         let told = |why: &NotStarted| serde_json::json!({"code": why.code, "cause": why.cause});
         let mut status = match &*self.state.borrow() {
-            SlotState::Started(handle) => serde_json::to_value(handle.status()).unwrap_or_default(),
+            SlotState::Started(handle, _) => serde_json::to_value(handle.status()).unwrap_or_default(),
             SlotState::Waiting => unstarted("starting", serde_json::json!({"cause": WAITING})),
             SlotState::Retrying(why) => unstarted("retrying", told(why)),
             SlotState::Failed(why) => unstarted("failed", told(why)),

@@ -54,6 +54,8 @@ pub(crate) struct PostgresConfig {
     pub(crate) liveness_timeout: Option<Duration>,
     /// `linger`.
     pub(crate) linger: Option<Duration>,
+    /// `schema.poll`.
+    pub(crate) schema_poll: Option<Duration>,
 }
 
 /// In a destination's path: the table's own name.
@@ -121,6 +123,7 @@ pub(super) fn read(section: Section<'_>) -> Option<PostgresConfig> {
     let origin = section.choice("origin", &[("any", None), ("none", Some("none"))]).flatten();
     let max_message = section.size("max_message", ByteSize::mib(1)..=ByteSize::gib(1));
     let linger = section.duration("linger", Duration::ZERO..=10 * SECOND);
+    let schema_poll = read_schema(&section);
     let mark = section.mark();
     refuse_later_keys(&section);
     section.finish();
@@ -143,6 +146,7 @@ pub(super) fn read(section: Section<'_>) -> Option<PostgresConfig> {
         feedback_interval,
         liveness_timeout,
         linger,
+        schema_poll,
     })
 }
 
@@ -336,6 +340,15 @@ fn read_snapshot(section: &Section<'_>) -> Snapshot {
     read
 }
 
+/// How often the catalog is asked for tables that are new.
+fn read_schema(section: &Section<'_>) -> Option<Duration> {
+    let schema = section.section("schema")?;
+    let poll = schema.duration("poll", SECOND..=86_400 * SECOND);
+    schema.not_yet("event_trigger", "remove it: it comes later");
+    schema.finish();
+    poll
+}
+
 fn read_queue(section: &Section<'_>) -> QueueSettings {
     let default = QueueSettings::default();
     let Some(queue) = section.section("queue") else { return default };
@@ -375,7 +388,6 @@ fn refuse_later_keys(section: &Section<'_>) {
         ("on_park", "remove it: a parked table waits for `landfall tables … resync`"),
         ("row_error_limit", "use `max_bad_rows` and `max_bad_fraction` of the pipeline"),
         ("backlog", "remove it: a slow table holds its own rows back in memory"),
-        ("schema", "remove it: the catalog is read whenever a table's columns change"),
         ("wal_held_warn", "remove it: `landfall check` and the status show what the slot holds"),
         ("resync", "remove it: nothing is copied again by itself"),
         ("primary_url", "name the primary in `url`; a standby as the source comes later"),

@@ -114,6 +114,7 @@ fn a_number_of_a_capture_is_taken_or_refused_with_its_bound() {
         ("feedback_interval: 30s", codes::CONTRADICTION, "three times"),
         ("liveness_timeout: 30s", codes::CONTRADICTION, "three times"),
         ("linger: 11s", codes::OUT_OF_BOUNDS, "10s"),
+        ("schema: { poll: 2d }", codes::OUT_OF_BOUNDS, "between 1s and 1d"),
         ("snapshot: { connections: 65 }", codes::OUT_OF_BOUNDS, "64"),
         ("snapshot: { mode: sometimes }", codes::WRONG_TYPE, "`initial` or `never`"),
         ("slot: { name: Shop }", codes::WRONG_TYPE, "a-z, 0-9 and _"),
@@ -178,7 +179,6 @@ fn keys_of_a_later_capture_are_refused_by_name() {
         "on_park",
         "row_error_limit",
         "backlog",
-        "schema",
         "wal_held_warn",
         "resync",
         "primary_url",
@@ -191,9 +191,13 @@ fn keys_of_a_later_capture_are_refused_by_name() {
         assert_eq!(found.code, codes::NOT_YET, "{key}: {}", found.text);
         assert!(found.text.contains(key) && found.help.is_some(), "{}", found.text);
     }
-    for keys in
-        ["slot: { failover: auto }", "snapshot: { add: wait }", "snapshot: { lock_timeout: 5s }", "toast: merge"]
-    {
+    for keys in [
+        "slot: { failover: auto }",
+        "schema: { event_trigger: true }",
+        "snapshot: { add: wait }",
+        "snapshot: { lock_timeout: 5s }",
+        "toast: merge",
+    ] {
         assert_eq!(refused(&with(keys)).code, codes::NOT_YET, "{keys}");
     }
     for key in ["key", "mode", "table", "order_by", "partition_by", "deletes", "truncate", "nulls", "drop", "on_park"] {

@@ -38,7 +38,7 @@ pub(crate) mod codes {
     /// What a peer of the configuration lacks, where it has no code of its own.
     pub(crate) const PEER: Code = Code::new("CF", 13);
     /// A table that an operator parked.
-    pub(crate) const PARKED: Code = Code::new("CF", 14);
+    pub(crate) const PARKED: Code = landfall_postgres::PARKED_BY_HAND;
     /// A server that does not answer.
     pub(crate) const SERVER: Code = Code::new("CF", 20);
     /// A command's argument.
@@ -170,7 +170,7 @@ pub(crate) const CODES: &[CodePage] = &[
         Kind::Invalid,
         Retry::Never,
         "An operator parked the table: its rows pass by and are counted as filtered.",
-        "`landfall tables CONFIG PIPELINE resume TABLE --confirm` copies it again at the next start.",
+        "`landfall tables CONFIG PIPELINE resume TABLE --confirm` copies it again.",
     ),
     page(
         codes::SERVER,

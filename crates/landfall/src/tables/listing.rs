@@ -3,20 +3,20 @@
 use comfy_table::{Table, presets};
 use landfall_postgres::{SourceRecord, TableRecord};
 use landfall_state::{StateLook, StateReader};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Captured, Held};
-use crate::cli::{ServerArgs, TablesArgs};
-use crate::config::{Config, codes};
-use crate::endpoint::Endpoint;
+use super::{Captured, Held, endpoint};
+use crate::cli::TablesArgs;
+use crate::config::Config;
+use crate::endpoint::escaped;
 use crate::exit::Exit;
 use crate::refusal::coded;
 use crate::stdout;
 
-/// What `list --json` prints.
-#[derive(Debug, Default, Serialize)]
-struct Listing {
+/// What `list --json` prints, and what a running process answers.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Listing {
     pipeline: String,
     /// Whether a process runs, and this is its status; else it is what was stored.
     running: bool,
@@ -30,7 +30,7 @@ struct Listing {
 }
 
 /// A table, as `list` and `top` show it.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct TableLine {
     /// Its name now.
     pub(crate) name: String,
@@ -50,7 +50,7 @@ pub(crate) struct TableLine {
     cause: Option<String>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Parked {
     code: String,
     reason: String,
@@ -75,8 +75,9 @@ pub(crate) fn lines_of(pipeline: &Value) -> Vec<TableLine> {
 pub(super) fn run(args: &TablesArgs, config: &Config, of: &Captured<'_>) -> anyhow::Result<Exit> {
     let listing = match StateReader::look(&config.data_dir).map_err(coded)? {
         StateLook::InUse => {
-            let status = crate::client_runtime()?.block_on(status(args, config))?;
-            Listing::of_status(of, &status)?
+            let listing = crate::client_runtime()?.block_on(running(args, config, of))?;
+            let slot = if listing.slot.is_empty() { of.slot() } else { listing.slot };
+            Listing { slot, ..listing }
         }
         StateLook::Absent => Listing { pipeline: of.pipeline.name.clone(), slot: of.slot(), ..Listing::default() },
         StateLook::Readable(reader) => {
@@ -99,17 +100,11 @@ pub(super) fn run(args: &TablesArgs, config: &Config, of: &Captured<'_>) -> anyh
     Ok(Exit::Ok)
 }
 
-async fn status(args: &TablesArgs, config: &Config) -> anyhow::Result<Value> {
-    let listen = config.server.listen;
-    if args.server.is_none() && listen.port() == 0 {
-        anyhow::bail!(
-            "a process runs on `{}`, on a port that the configuration leaves open ({}): name it with --server",
-            config.data_dir.display(),
-            codes::ARGUMENT
-        );
-    }
-    let server = args.server.clone().unwrap_or_else(|| format!("http://{listen}"));
-    Endpoint::new(&ServerArgs { server, token: std::env::var("LANDFALL_TOKEN").ok() })?.status().await
+/// As the running process shows it.
+async fn running(args: &TablesArgs, config: &Config, of: &Captured<'_>) -> anyhow::Result<Listing> {
+    let path = format!("/v1/pipelines/{}/tables", escaped(&of.pipeline.name));
+    let answer = endpoint(args, config)?.get(&path).await?;
+    Ok(serde_json::from_slice(&answer.body)?)
 }
 
 fn text(value: &Value, key: &str) -> Option<String> {
@@ -136,26 +131,19 @@ impl Listing {
         }
     }
 
-    fn of_status(of: &Captured<'_>, status: &Value) -> anyhow::Result<Listing> {
-        let name = &of.pipeline.name;
-        let Some(pipeline) = list(status, "pipelines").find(|one| text(one, "name").as_deref() == Some(name)) else {
-            anyhow::bail!(
-                "the process on this data directory runs no pipeline `{name}` ({}): it was started with another \
-                 configuration, or --server names another process",
-                codes::ARGUMENT
-            );
-        };
+    /// Of a running pipeline, by its part of the status.
+    pub(crate) fn of_pipeline(name: &str, pipeline: &Value) -> Listing {
         let nothing = Value::Null;
         let source = pipeline.get("source").unwrap_or(&nothing);
-        Ok(Listing {
-            pipeline: name.clone(),
+        Listing {
+            pipeline: name.to_owned(),
             running: true,
-            slot: text(source, "slot").unwrap_or_else(|| of.slot()),
-            stage: text(source, "stage"),
+            slot: text(source, "slot").unwrap_or_default(),
+            stage: text(source, "stage").or_else(|| text(pipeline, "state")),
             through: text(source, "through"),
             last_commit: text(source, "last_commit"),
             tables: lines_of(pipeline),
-        })
+        }
     }
 
     fn text(&self) -> String {

@@ -1,24 +1,25 @@
 //! `landfall tables`: the tables of a captured database, one at a time (P86–P88, P63).
 //!
-//! `list` shows a running process by its status, a stopped one by what it stored. The orders change the stored record
-//! under LOCK, so they wait for nobody: the next start carries them out. Beside a running process they change nothing and
-//! say what to do.
+//! A running process is asked over HTTP, of a stopped one the data directory is read and written under LOCK; either way the
+//! same is shown and the same change made.
 
 mod listing;
 mod orders;
 
-pub(crate) use listing::{TableLine, lines_of};
+pub(crate) use listing::{Listing, TableLine, lines_of};
+pub(crate) use orders::{Outcome, command_of, order_of};
 
 use anyhow::Context;
 use landfall_engine::SourceRecordPlace;
 use landfall_engine::contract::PipelineId;
 use landfall_postgres::{RecordError, SourceRecord};
-use landfall_state::{DataDirLock, StateStore};
+use landfall_state::{DataDirLock, LockError, StateStore};
 use landfall_types::SystemClock;
 
 use crate::assembly::source_identity;
-use crate::cli::{TablesAction, TablesArgs};
+use crate::cli::{ServerArgs, TablesAction, TablesArgs};
 use crate::config::{self, Config, PipelineConfig, PostgresConfig, codes};
+use crate::endpoint::Endpoint;
 use crate::exit::Exit;
 use crate::refusal::coded;
 
@@ -31,14 +32,17 @@ pub(crate) fn run(args: &TablesArgs) -> anyhow::Result<Exit> {
     let Some(config) = loaded.config else { return Ok(Exit::Failed) };
     let pipeline = captured(&config, &args.pipeline)?;
     let is_one_or_all = args.table.is_some() || args.all;
-    if matches!(args.action, TablesAction::Park | TablesAction::Resume | TablesAction::Resync) && !is_one_or_all {
+    if !matches!(args.action, TablesAction::List | TablesAction::DropSlot) && !is_one_or_all {
         anyhow::bail!("`{}` wants a table like `public.orders`, or --all ({})", args.action.word(), codes::ARGUMENT);
     }
     match args.action {
         TablesAction::List => listing::run(args, &config, &pipeline),
-        TablesAction::Park | TablesAction::Resume | TablesAction::Resync | TablesAction::DropSlot => {
-            orders::run(args, &config, &pipeline)
-        }
+        TablesAction::Park
+        | TablesAction::Resume
+        | TablesAction::Resync
+        | TablesAction::Remove
+        | TablesAction::Add
+        | TablesAction::DropSlot => orders::run(args, &config, &pipeline),
     }
 }
 
@@ -83,6 +87,20 @@ impl Captured<'_> {
     }
 }
 
+/// The process that runs on the data directory.
+fn endpoint(args: &TablesArgs, config: &Config) -> anyhow::Result<Endpoint> {
+    let listen = config.server.listen;
+    if args.server.is_none() && listen.port() == 0 {
+        anyhow::bail!(
+            "a process runs on `{}`, on a port that the configuration leaves open ({}): name it with --server",
+            config.data_dir.display(),
+            codes::ARGUMENT
+        );
+    }
+    let server = args.server.clone().unwrap_or_else(|| format!("http://{listen}"));
+    Ok(Endpoint::new(&ServerArgs { server, token: std::env::var("LANDFALL_TOKEN").ok() })?)
+}
+
 /// The data directory of a stopped process, in this command's hands.
 struct Held {
     lock: DataDirLock,
@@ -91,6 +109,17 @@ struct Held {
 
 impl Held {
     fn take(config: &Config) -> anyhow::Result<Held> {
+        Self::take_if_stopped(config)?.ok_or_else(|| {
+            anyhow::anyhow!(
+                "a process runs on `{}`, and its slot is in use ({}): stop the process (SIGTERM; it drains), then give this order",
+                config.data_dir.display(),
+                codes::ARGUMENT
+            )
+        })
+    }
+
+    /// Nothing if a process has it.
+    fn take_if_stopped(config: &Config) -> anyhow::Result<Option<Held>> {
         let data_dir = &config.data_dir;
         anyhow::ensure!(
             data_dir.is_dir(),
@@ -98,17 +127,13 @@ impl Held {
             data_dir.display(),
             codes::ARGUMENT
         );
-        let lock = DataDirLock::acquire(data_dir, &SystemClock).map_err(|error| {
-            let is_locked = matches!(error, landfall_state::LockError::Locked { .. });
-            let error = coded(error);
-            if is_locked {
-                error.context("stop the process (SIGTERM; it drains), give this order, start it again")
-            } else {
-                error
-            }
-        })?;
+        let lock = match DataDirLock::acquire(data_dir, &SystemClock) {
+            Ok(lock) => lock,
+            Err(LockError::Locked { .. }) => return Ok(None),
+            Err(error) => return Err(coded(error)),
+        };
         let store = StateStore::open(&lock).map_err(coded)?;
-        Ok(Held { lock, store })
+        Ok(Some(Held { lock, store }))
     }
 
     fn read(&self, of: &Captured<'_>) -> anyhow::Result<Option<SourceRecord>> {

@@ -1,83 +1,131 @@
-//! `park`, `resume`, `resync`, `drop-slot`: orders that the next start carries out.
+//! `park`, `resume`, `resync`, `remove`, `add`, `drop-slot`: orders that a running capture carries out at once, and the next
+//! start of a stopped one.
 //!
 //! Each says what will happen and acts only with `--confirm`. An order is one durable change of the stored record: there
-//! is no half of it after a crash.
+//! is no half of it after a crash. A running process makes it in its own record, asked over HTTP; of a stopped one it is
+//! made in the data directory. Both make the same change, and print the same.
 
-use anyhow::Context;
+use bytes::Bytes;
 use landfall_postgres::{
-    OptionSet, ParkNote, RelationId, ServerFacts, SourceRecord, SqlConnection, TablePattern, TablePhase, TableRecord,
-    drop_slot,
+    OptionSet, Order, OrderCommand, OrderError, OrderedTables, ServerFacts, SourceRecord, SqlConnection, drop_slot,
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::{Captured, Held};
+use super::{Captured, Held, endpoint};
 use crate::cli::{TablesAction, TablesArgs};
-use crate::config::{Config, codes};
+use crate::config::Config;
+use crate::endpoint::escaped;
 use crate::exit::Exit;
 use crate::refusal::coded;
 use crate::stdout;
 
-/// What an order prints with `--json`.
-#[derive(Debug, Serialize)]
-struct Outcome<'a> {
-    pipeline: &'a str,
-    action: &'static str,
+/// What an order prints with `--json`, and what a running process answers.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Outcome {
+    pipeline: String,
+    action: String,
     /// Whether it was carried out; else it is what `--confirm` would do.
     applied: bool,
     tables: Vec<String>,
     text: String,
 }
 
+impl Outcome {
+    /// Of an order that was stored, or would be.
+    pub(crate) fn of(pipeline: &str, order: &Order, tables: Vec<String>, applied: bool, is_running: bool) -> Outcome {
+        let whose = if tables.is_empty() { "no table".to_owned() } else { tables.join(", ") };
+        let stored = if applied && is_running { "the order is stored; " } else { "" };
+        let text = format!("pipeline {pipeline}, {whose}: {stored}{}", order.outcome(is_running));
+        let action = order.command.word().to_owned();
+        Outcome { pipeline: pipeline.to_owned(), action, applied, tables, text }
+    }
+
+    fn of_slot(args: &TablesArgs, of: &Captured<'_>, text: String) -> Outcome {
+        Outcome {
+            pipeline: of.pipeline.name.clone(),
+            action: args.action.word().to_owned(),
+            applied: args.confirm,
+            tables: Vec::new(),
+            text,
+        }
+    }
+}
+
+/// The command of a word, or what the words are.
+pub(crate) fn command_of(word: &str) -> Result<OrderCommand, String> {
+    OrderCommand::of(word).ok_or_else(|| {
+        let shown: String = word.chars().take(64).collect();
+        let words = OrderCommand::ALL.map(OrderCommand::word).join(", ");
+        format!("`{}` is no command to tables: {words}", shown.escape_debug())
+    })
+}
+
+/// An order to the tables of a name or a pattern, or to all.
+pub(crate) fn order_of(command: OrderCommand, table: Option<&str>) -> Result<Order, OrderError> {
+    match table {
+        Some(table) => Order::named(command, table),
+        None => Ok(Order { command, tables: OrderedTables::All }),
+    }
+}
+
 pub(super) fn run(args: &TablesArgs, config: &Config, of: &Captured<'_>) -> anyhow::Result<Exit> {
-    let held = Held::take(config)?;
-    let done = give(args, of, &held);
-    held.give_back();
-    let (tables, text) = done?;
+    let outcome = match args.action.command() {
+        // A slot in use cannot be dropped: its process is stopped first, and says so by its LOCK.
+        None => {
+            let held = Held::take(config)?;
+            let done = drop_the_slot(args, of);
+            held.give_back();
+            done?
+        }
+        Some(command) => {
+            let order = order_of(command, args.table.as_deref()).map_err(coded)?;
+            match Held::take_if_stopped(config)? {
+                None => crate::client_runtime()?.block_on(give(args, config, of, &order))?,
+                Some(held) => {
+                    let done = write(args, of, &held, &order);
+                    held.give_back();
+                    done?
+                }
+            }
+        }
+    };
     if args.json {
-        let (pipeline, action) = (of.pipeline.name.as_str(), args.action.word());
-        let outcome = Outcome { pipeline, action, applied: args.confirm, tables, text };
         stdout::line(serde_json::to_string(&outcome)?)?;
-    } else if args.confirm {
-        stdout::line(text)?;
+    } else if outcome.applied {
+        stdout::line(outcome.text)?;
     } else {
-        stdout::line(format!("{text}\nnothing was changed: say --confirm to do it"))?;
+        stdout::line(format!("{}\nnothing was changed: say --confirm to do it", outcome.text))?;
     }
     Ok(Exit::Ok)
 }
 
-fn give(args: &TablesArgs, of: &Captured<'_>, held: &Held) -> anyhow::Result<(Vec<String>, String)> {
-    if args.action == TablesAction::DropSlot {
-        return drop_the_slot(args, of);
-    }
-    if args.action == TablesAction::Resync && args.all && held.is_damaged(of)? {
+/// To the running process.
+async fn give(args: &TablesArgs, config: &Config, of: &Captured<'_>, order: &Order) -> anyhow::Result<Outcome> {
+    let path = format!("/v1/pipelines/{}/tables", escaped(&of.pipeline.name));
+    let body = serde_json::json!({
+        "command": order.command.word(), "table": args.table, "all": args.table.is_none(), "rehearsal": !args.confirm,
+    });
+    let headers = [("content-type", "application/json")];
+    let answer = endpoint(args, config)?.post(&path, &headers, Bytes::from(body.to_string())).await?;
+    Ok(serde_json::from_slice(&answer.body)?)
+}
+
+/// Into the data directory of a stopped one.
+fn write(args: &TablesArgs, of: &Captured<'_>, held: &Held, order: &Order) -> anyhow::Result<Outcome> {
+    if order.starts_over() && held.is_damaged(of)? {
         return begin_anew(args, of, held);
     }
-    let Some(mut record) = held.read(of)? else {
-        anyhow::bail!(
-            "nothing is stored of pipeline `{}` yet ({}): its first start copies every table",
-            of.pipeline.name,
-            codes::ARGUMENT
-        );
-    };
-    let meant = meant(args, &record)?;
-    let copies_again = matches!(args.action, TablesAction::Resume | TablesAction::Resync);
-    if copies_again && !of.capture.copies {
-        anyhow::bail!(
-            "`snapshot.mode` of pipeline `{}` is `never`, so nothing would be copied ({}): set it to `initial` first",
-            of.pipeline.name,
-            codes::CONTRADICTION
-        );
-    }
-    let (tables, text) = apply(args, of, &mut record, meant)?;
+    let mut record = held.read(of)?.ok_or(OrderError::NothingStored).map_err(coded)?;
+    let ordered = order.apply(&mut record, of.capture.copies).map_err(coded)?;
     if args.confirm {
         held.write(of, &record)?;
     }
-    Ok((tables, text))
+    Ok(Outcome::of(&of.pipeline.name, order, ordered.tables, args.confirm, false))
 }
 
 /// A record that cannot be read holds nothing to go on from. The next start takes the slot of this name for one of a first
 /// start that crashed, drops it, and copies under partitions that no destination knows.
-fn begin_anew(args: &TablesArgs, of: &Captured<'_>, held: &Held) -> anyhow::Result<(Vec<String>, String)> {
+fn begin_anew(args: &TablesArgs, of: &Captured<'_>, held: &Held) -> anyhow::Result<Outcome> {
     let text = format!(
         "pipeline {}: the stored record cannot be read and is given up: the next start drops the slot if it is still there, \
          makes a new one, and copies every table",
@@ -97,90 +145,11 @@ fn begin_anew(args: &TablesArgs, of: &Captured<'_>, held: &Held) -> anyhow::Resu
         );
         held.write(of, &record)?;
     }
-    Ok((Vec::new(), text))
-}
-
-/// The tables that the arguments mean.
-fn meant(args: &TablesArgs, record: &SourceRecord) -> anyhow::Result<Vec<RelationId>> {
-    let is_carried = |table: &&TableRecord| table.phase != TablePhase::Removed;
-    let Some(name) = &args.table else {
-        return Ok(record.tables.iter().filter(is_carried).map(|table| table.relation).collect());
-    };
-    let pattern: TablePattern = name.parse().map_err(anyhow::Error::new)?;
-    let is_named = |table: &&TableRecord| pattern.matches(&table.name.schema, &table.name.table);
-    let found: Vec<RelationId> =
-        record.tables.iter().filter(is_carried).filter(is_named).map(|table| table.relation).collect();
-    if found.is_empty() {
-        const SHOWN_MAX: usize = 20;
-        let known: Vec<String> =
-            record.tables.iter().filter(is_carried).take(SHOWN_MAX).map(|table| table.name.to_string()).collect();
-        anyhow::bail!("no table `{name}` is carried ({}); these are: {}", codes::ARGUMENT, known.join(", "));
-    }
-    Ok(found)
-}
-
-fn apply(
-    args: &TablesArgs,
-    of: &Captured<'_>,
-    record: &mut SourceRecord,
-    meant: Vec<RelationId>,
-) -> anyhow::Result<(Vec<String>, String)> {
-    let is_parked = |record: &SourceRecord, relation: &RelationId| {
-        record.table(*relation).is_some_and(|table| table.phase == TablePhase::Parked)
-    };
-    let spent = || anyhow::anyhow!("the record has no partition number or epoch left: give the pipeline a new `id`");
-    let (chosen, text): (Vec<RelationId>, &str) = match args.action {
-        TablesAction::Park => {
-            let chosen: Vec<RelationId> = meant.into_iter().filter(|table| !is_parked(record, table)).collect();
-            let through = record.through;
-            for relation in &chosen {
-                if let Some(table) = record.table_mut(*relation) {
-                    park(table, through);
-                }
-            }
-            (chosen, "parked from the next start on: rows pass by, the slot moves on, and only a new copy ends it")
-        }
-        TablesAction::Resume => {
-            let chosen: Vec<RelationId> = meant.into_iter().filter(|table| is_parked(record, table)).collect();
-            for relation in &chosen {
-                record.copy_again(*relation).then_some(()).with_context(|| spent().to_string())?;
-            }
-            (chosen, "copied again at the next start, then followed: rows that passed by meanwhile are in the copy")
-        }
-        TablesAction::Resync if args.all => {
-            record.start_over().then_some(()).with_context(|| spent().to_string())?;
-            (meant, "the next start drops the slot if it is still there, makes a new one, and copies every table")
-        }
-        TablesAction::Resync => {
-            for relation in &meant {
-                record.copy_again(*relation).then_some(()).with_context(|| spent().to_string())?;
-            }
-            (meant, "copied again at the next start, then followed")
-        }
-        TablesAction::List | TablesAction::DropSlot => (Vec::new(), ""),
-    };
-    let name_of = |relation: &RelationId| record.table(*relation).map(|table| table.name.to_string());
-    let tables: Vec<String> = chosen.iter().filter_map(name_of).collect();
-    let whose = if tables.is_empty() { "no table".to_owned() } else { tables.join(", ") };
-    Ok((tables, format!("pipeline {}, {whose}: {text}", of.pipeline.name)))
-}
-
-/// What is half copied is of no use to a table whose rows pass by.
-fn park(table: &mut TableRecord, through: landfall_postgres::Lsn) {
-    if table.phase == TablePhase::Copying {
-        table.copy = None;
-    }
-    table.phase = TablePhase::Parked;
-    table.park = Some(ParkNote {
-        at: through,
-        passed: through,
-        code: codes::PARKED.to_string(),
-        reason: "parked by `landfall tables`".to_owned(),
-    });
+    Ok(Outcome::of_slot(args, of, text))
 }
 
 /// The slot is given back to the server; what is stored stays, so that a start says what is gone.
-fn drop_the_slot(args: &TablesArgs, of: &Captured<'_>) -> anyhow::Result<(Vec<String>, String)> {
+fn drop_the_slot(args: &TablesArgs, of: &Captured<'_>) -> anyhow::Result<Outcome> {
     let slot = of.slot();
     let pipeline = &of.pipeline.name;
     if !args.confirm {
@@ -188,7 +157,7 @@ fn drop_the_slot(args: &TablesArgs, of: &Captured<'_>) -> anyhow::Result<(Vec<St
             "slot `{slot}` would be dropped on the server: it holds no more log back, and what changes from then on is lost \
              to pipeline {pipeline} until `landfall tables … resync --all` and a new copy"
         );
-        return Ok((Vec::new(), text));
+        return Ok(Outcome::of_slot(args, of, text));
     }
     let runtime = crate::client_runtime()?;
     runtime.block_on(async {
@@ -199,5 +168,19 @@ fn drop_the_slot(args: &TablesArgs, of: &Captured<'_>) -> anyhow::Result<(Vec<St
         "slot `{slot}` is dropped; take pipeline {pipeline} out of the configuration, or give `resync --all` before its \
          next start. The publication is still there"
     );
-    Ok((Vec::new(), text))
+    Ok(Outcome::of_slot(args, of, text))
+}
+
+impl TablesAction {
+    /// The order that it gives, if it is one to tables.
+    fn command(self) -> Option<OrderCommand> {
+        match self {
+            TablesAction::Park => Some(OrderCommand::Park),
+            TablesAction::Resume => Some(OrderCommand::Resume),
+            TablesAction::Resync => Some(OrderCommand::Resync),
+            TablesAction::Remove => Some(OrderCommand::Remove),
+            TablesAction::Add => Some(OrderCommand::Add),
+            TablesAction::List | TablesAction::DropSlot => None,
+        }
+    }
 }

@@ -47,7 +47,7 @@ pub(crate) struct Shop {
 }
 
 impl Shop {
-    fn start(settings: &[(&str, &str)], tables: &str) -> Shop {
+    pub(crate) fn start(settings: &[(&str, &str)], tables: &str) -> Shop {
         Shop::start_on(settings, tables, TO_THE_LAKE)
     }
 
@@ -65,7 +65,7 @@ impl Shop {
         self.server.psql("shop", sql).expect("the statement runs")
     }
 
-    fn query(&self, sql: &str) -> Option<Vec<Value>> {
+    pub(crate) fn query(&self, sql: &str) -> Option<Vec<Value>> {
         self.query_in("lake", sql)
     }
 
@@ -83,11 +83,12 @@ impl Shop {
         (ended.code() == Some(0)).then(|| ended.json_lines().expect("JSON"))
     }
 
-    fn wait_until_landed(&self, table: &str, key: &str, columns: &str) {
+    /// Asks until the table holds what the database holds, column for column.
+    pub(crate) fn wait_until_landed(&self, table: &str, key: &str, columns: &str) {
         self.wait_until_landed_in("lake", table, key, columns);
     }
 
-    /// Asks until the table in this folder holds what the database holds, column for column.
+    /// The same of the table in this folder.
     pub(crate) fn wait_until_landed_in(&self, lake: &str, table: &str, key: &str, columns: &str) {
         let fields =
             columns.split(',').map(|column| format!("'{0}', {0}", column.trim())).collect::<Vec<_>>().join(", ");
@@ -117,14 +118,14 @@ impl Shop {
     }
 
     /// No change is there twice, and no copied row.
-    fn assert_each_once(&self, table: &str, key: &str) {
+    pub(crate) fn assert_each_once(&self, table: &str, key: &str) {
         let twice = format!(
             "SELECT _commit_lsn, _seq, {key}, count(*) AS n FROM {table} GROUP BY _commit_lsn, _seq, {key} HAVING count(*) > 1"
         );
         assert_eq!(self.query(&twice).expect("the table is read"), Vec::<Value>::new(), "{table}");
     }
 
-    fn list(&self, more: &[&str]) -> Value {
+    pub(crate) fn list(&self, more: &[&str]) -> Value {
         let args = ["tables", "landfall.yaml", "shop", "list", "--json"].iter().chain(more).copied();
         let ended = self.site.landfall(args).run(COMMAND_WITHIN).expect("list ends");
         ended.expect_code(0).expect("listed").last_json().expect("JSON")
@@ -144,7 +145,7 @@ impl Shop {
         }
     }
 
-    fn order(&self, args: &[&str]) -> landfall_testkit::Ended {
+    pub(crate) fn order(&self, args: &[&str]) -> landfall_testkit::Ended {
         let args = ["tables", "landfall.yaml", "shop"].iter().chain(args).copied();
         self.site.landfall(args).run(COMMAND_WITHIN).expect("the command ends")
     }
@@ -155,7 +156,7 @@ impl Shop {
     }
 }
 
-fn phase_of(listed: &Value, table: &str) -> Option<String> {
+pub(crate) fn phase_of(listed: &Value, table: &str) -> Option<String> {
     let tables = listed["tables"].as_array()?;
     let found = tables.iter().find(|one| one["name"] == table)?;
     found["phase"].as_str().map(str::to_owned)
@@ -173,7 +174,7 @@ pub(crate) fn plain(row: Value) -> Value {
     )
 }
 
-fn end_well(running: Running) {
+pub(crate) fn end_well(running: Running) {
     end_well_with(running, &["shop"]);
 }
 
@@ -281,7 +282,7 @@ fn check_says_what_the_server_lacks() {
     assert!(text.stdout.contains("slot `landfall_shop` goes on at"), "{}", text.stdout);
 }
 
-/// Catches an order that acts unasked or beside a running process, a parked table whose rows come through, and one that is
+/// Catches an order that acts unasked, one that guesses which process to ask, a parked table whose rows come through, and one that is
 /// resumed without the rows that passed by (P86, P87, P63).
 #[test]
 fn orders_to_a_table_are_carried_out_by_the_next_start() {
@@ -290,6 +291,8 @@ fn orders_to_a_table_are_carried_out_by_the_next_start() {
     shop.wait_until_landed("lines", "order_id, n", "order_id, n, price");
     shop.wait_for_phase(&running, "public.lines", "streaming");
     let beside = shop.order(&["park", "public.lines", "--confirm"]).expect_code(1).expect("refused");
+    assert!(beside.stderr.contains("--server"), "{}", beside.stderr);
+    let beside = shop.order(&["drop-slot", "--confirm"]).expect_code(1).expect("its slot is in use");
     assert!(beside.stderr.contains("stop the process"), "{}", beside.stderr);
     end_well(running);
 

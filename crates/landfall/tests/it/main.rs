@@ -5,6 +5,7 @@ mod bench_lines;
 mod capture;
 mod capture_kills;
 mod capture_large;
+mod capture_orders;
 mod changes;
 mod check_and_run;
 mod commands;

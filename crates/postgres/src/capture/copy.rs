@@ -50,14 +50,16 @@ struct Open {
     generation: Generation,
 }
 
-/// Copies tables under a snapshot; ends when every row was handed over.
+/// Copies tables under a snapshot, for an opening of the lane; ends when every row was handed over. `is_beside`: while the
+/// stream goes on.
 pub(super) async fn copy(
     shared: &Arc<Shared>,
     snapshot: CopySnapshot,
     options: CopyOptions,
     tables: Vec<ToCopy>,
+    generation: Generation,
+    is_beside: bool,
 ) -> Result<(), Ended> {
-    let generation = shared.handover.generation();
     let point = snapshot.consistent_point;
     let stamp = Stamp::snapshot(point, SystemClock.now());
     let mut open: HashMap<RelationId, Open> = HashMap::new();
@@ -75,11 +77,17 @@ pub(super) async fn copy(
     let mut run = start_copy(options, shared.options.connect.clone(), snapshot, wanted);
     let mut reported = Instant::now();
     let mut rewritten = Vec::new();
-    shared.set_stage(Stage::Copying(run.report()));
+    let show = |report| match is_beside {
+        true => shared.sight.lock().copy = Some(report),
+        false => shared.set_stage(Stage::Copying(report)),
+    };
+    show(run.report());
     while let Some(event) = run.next().await {
         match event.map_err(|error| Ended::later(&error))? {
             CopyEvent::Rows(chunk) => {
-                let Some(table) = open.get_mut(&chunk.range.table) else { continue };
+                // Of a table that was parked, removed or ordered anew meanwhile, nothing more is made.
+                let table = open.get_mut(&chunk.range.table).filter(|table| shared.is_announced(table.partition));
+                let Some(table) = table else { continue };
                 let mut lines = CopyLines::new(line_bytes_max);
                 lines.feed(chunk.bytes);
                 while let Some(line) = lines.next_line().map_err(|error| Ended::later(&error))? {
@@ -91,7 +99,7 @@ pub(super) async fn copy(
                 lines.finish().map_err(|error| Ended::later(&error))?;
                 if reported.elapsed() >= REPORT_EVERY {
                     reported = Instant::now();
-                    shared.set_stage(Stage::Copying(run.report()));
+                    show(run.report());
                 }
             }
             CopyEvent::RangeDone { .. } => {}
@@ -103,6 +111,10 @@ pub(super) async fn copy(
             CopyEvent::Rewritten { table } => rewritten.extend(open.remove(&table)),
             CopyEvent::TableDone { table } => {
                 let Some(mut done) = open.remove(&table) else { continue };
+                if !shared.is_announced(done.partition) {
+                    continue;
+                }
+                done.say_if_empty(stamp);
                 if !done.has_begun || !done.places.is_empty() || !done.bad.is_empty() {
                     done.hand_over(shared, point, CopyMark::None, false).await;
                 }
@@ -165,9 +177,22 @@ impl Open {
                 return false;
             }
             tokio::select! {
-                () = shared.handover.room() => return true,
+                () = shared.handover.room_for_copy(self.partition) => return true,
                 _ = unfit.changed() => {}
             }
+        }
+    }
+
+    /// A copy replaces everything before it, and its rows say so. One without a row says it by a row like that of a
+    /// TRUNCATE, at the copy's point and before every change of the stream (P73, P95).
+    fn say_if_empty(&mut self, stamp: Stamp) {
+        if self.issued > 0 || self.rows.rows() > 0 {
+            return;
+        }
+        self.rows.truncate(stamp);
+        if self.rows.rows() > 0 {
+            self.count += 1;
+            self.places.push(Place { at: stamp.commit_lsn.0.saturating_sub(1), within: self.count });
         }
     }
 

@@ -179,37 +179,42 @@ impl Decoder {
         self.park_unfit();
         let (most, patience) = (self.shared.handover.bytes_max() / 4, self.shared.options.backlog_patience);
         let stuck = self.tables.values().filter(|table| !table.is_parked).filter_map(|table| {
-            let (held, since) = self.shared.handover.waiting_of(table.stream)?;
-            let waited = self.now.saturating_duration_since(since);
-            (held >= most && waited >= patience).then_some((table.relation, table.stream, held, waited))
+            let parts: Vec<_> = std::iter::once(table.stream).chain(table.copying).collect();
+            let (held, waited) = parts.iter().find_map(|partition| {
+                let (held, since) = self.shared.handover.waiting_of(*partition)?;
+                let waited = self.now.saturating_duration_since(since);
+                (held >= most && waited >= patience).then_some((held, waited))
+            })?;
+            Some((table.relation, parts, held, waited))
         });
-        for (relation, stream, held, waited) in stuck.collect::<Vec<_>>() {
+        for (relation, parts, held, waited) in stuck.collect::<Vec<_>>() {
             let why =
                 self.shared.refused(TableId(relation.0)).map_or(String::new(), |cause| format!(" ({})", cause.text));
             let reason = format!(
                 "none of its rows was taken for {waited:.0?}{why}, and {held} bytes of them wait, at most {most} may"
             );
-            self.set_aside(relation, stream, &Parked { code: code::BACKLOG, reason });
+            self.set_aside(relation, parts, &Parked { code: code::BACKLOG, reason });
         }
     }
 
-    /// Tables whose shape a destination refuses hold nothing up (P86).
+    /// Tables that cannot be carried hold nothing up (P86).
     fn park_unfit(&mut self) {
-        let unfit: Vec<(RelationId, PartitionId, Parked)> = {
+        let unfit: Vec<(RelationId, Vec<PartitionId>, Parked)> = {
             let unfit = self.shared.unfit.borrow();
             let told = unfit.iter().filter_map(|(relation, cause)| {
                 let table = self.tables.get(relation).filter(|table| !table.is_parked)?;
-                Some((*relation, table.stream, Parked { code: cause.code, reason: cause.text.to_string() }))
+                let parts = std::iter::once(table.stream).chain(table.copying).collect();
+                Some((*relation, parts, Parked { code: cause.code, reason: cause.text.to_string() }))
             });
             told.collect()
         };
-        for (relation, stream, parked) in unfit {
-            self.set_aside(relation, stream, &parked);
+        for (relation, parts, parked) in unfit {
+            self.set_aside(relation, parts, &parked);
         }
     }
 
     /// Parks a table that takes nothing, and drops what waits of it once the note is stored.
-    fn set_aside(&mut self, relation: RelationId, stream: PartitionId, parked: &Parked) {
+    fn set_aside(&mut self, relation: RelationId, parts: Vec<PartitionId>, parked: &Parked) {
         let at = self.shared.sight.lock().last_commit.map_or(Lsn::ZERO, |(lsn, _)| lsn);
         self.park(relation, at, parked);
         let shared = Arc::clone(&self.shared);
@@ -218,7 +223,7 @@ impl Decoder {
             if let Some(noted) = noted {
                 noted.await;
             }
-            shared.retire(vec![stream]);
+            shared.retire(parts);
             Answer::Stored
         }));
         self.shared.handover.nudge();
@@ -292,7 +297,7 @@ impl Decoder {
             Ok(reshaped) => {
                 tracing::info!(pipeline = %self.shared.options.pipeline, table = %table.target, shape,
                     columns = now.columns.len(), "the table has another shape");
-                self.shared.shaped(&reshaped.spec());
+                self.shared.has_shape(reshaped.spec());
                 self.tables.insert(now.id, reshaped);
             }
             Err(parked) => {

@@ -4,7 +4,7 @@
 //! Who makes batches waits for room and never blocks a thread; the lane takes what the engine would take now, table by
 //! table in turn, so a table that cannot go on leaves the others their turns (I13). Locks guard memory only (I5).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
@@ -32,9 +32,24 @@ struct Inside {
     /// Streams that wait until the copy of their table is settled.
     behind: BTreeMap<PartitionId, PartitionId>,
     lane: Option<LaneWaker>,
-    waiting: Option<Waker>,
+    /// Decoder and copies, of which several may wait for room.
+    waiting: Vec<Waker>,
     is_finished: bool,
     generation: Generation,
+    /// Partitions that were given up. Numbers are never used again, so there is one for each table that was copied anew.
+    gone: BTreeSet<PartitionId>,
+}
+
+impl Inside {
+    fn waits(&mut self, waker: &Waker) {
+        if !self.waiting.iter().any(|known| known.will_wake(waker)) {
+            self.waiting.push(waker.clone());
+        }
+    }
+
+    fn bytes_of(&self, partition: PartitionId) -> usize {
+        self.queues.get(&partition).map_or(0, |queue| queue.iter().map(|ready| ready.bytes).sum())
+    }
 }
 
 /// Which opening of the lane a batch was made for. A batch of an earlier one does not lead on from what a later one has
@@ -65,12 +80,22 @@ impl Handover {
         if inside.bytes < self.bytes_max {
             return Poll::Ready(());
         }
-        inside.waiting = Some(cx.waker().clone());
+        inside.waits(cx.waker());
         Poll::Pending
     }
 
-    pub(crate) async fn room(&self) {
-        std::future::poll_fn(|cx| self.poll_room(cx)).await;
+    /// Room for a batch of a copy. All copies together leave half of it to the stream, and one table whose rows are not
+    /// taken leaves room to the others that are copied (I13).
+    pub(crate) async fn room_for_copy(&self, partition: PartitionId) {
+        std::future::poll_fn(|cx| {
+            let mut inside = self.inside.lock();
+            if inside.bytes < self.bytes_max / 2 && inside.bytes_of(partition) < self.bytes_max / 4 {
+                return Poll::Ready(());
+            }
+            inside.waits(cx.waker());
+            Poll::Pending
+        })
+        .await;
     }
 
     /// For whom batches are made from now on.
@@ -87,11 +112,12 @@ impl Handover {
         }
     }
 
-    /// Adds a batch; one of an earlier generation is dropped, since its rows are read again.
+    /// Adds a batch; one of an earlier generation is dropped, since its rows are read again, and so is one of a partition
+    /// that was given up: nobody would ever take it, and its bytes be held.
     pub(crate) fn push(&self, generation: Generation, partition: PartitionId, ready: Ready) {
         let lane = {
             let mut inside = self.inside.lock();
-            if generation != inside.generation {
+            if generation != inside.generation || inside.gone.contains(&partition) {
                 return;
             }
             inside.bytes += ready.bytes;
@@ -129,12 +155,10 @@ impl Handover {
                 true => inside.waits_since.insert(partition, Instant::now()),
                 false => inside.waits_since.remove(&partition),
             };
-            let waiting = if inside.bytes < self.bytes_max { inside.waiting.take() } else { None };
+            let waiting = if inside.bytes < self.bytes_max { std::mem::take(&mut inside.waiting) } else { Vec::new() };
             ((partition, ready), waiting)
         };
-        if let Some(waiting) = waiting {
-            waiting.wake();
-        }
+        waiting.into_iter().for_each(Waker::wake);
         Some(taken)
     }
 
@@ -142,15 +166,13 @@ impl Handover {
     pub(crate) fn waiting_of(&self, partition: PartitionId) -> Option<(usize, Instant)> {
         let inside = self.inside.lock();
         let since = *inside.waits_since.get(&partition)?;
-        Some((inside.queues.get(&partition)?.iter().map(|ready| ready.bytes).sum(), since))
+        Some((inside.bytes_of(partition), since))
     }
 
     /// Has who waits for room look again at what else it waits for.
     pub(crate) fn nudge(&self) {
-        let waiting = self.inside.lock().waiting.take();
-        if let Some(waiting) = waiting {
-            waiting.wake();
-        }
+        let waiting = std::mem::take(&mut self.inside.lock().waiting);
+        waiting.into_iter().for_each(Waker::wake);
     }
 
     /// The bound.
@@ -158,22 +180,21 @@ impl Handover {
         self.bytes_max
     }
 
-    /// Drops what waits of a partition; what waited for it may go on.
+    /// A partition is given up: drops what waits of it, and what still comes; what waited for its end may go on.
     pub(crate) fn forget(&self, partition: PartitionId) {
         let (waiting, lane) = {
             let mut inside = self.inside.lock();
             let held = inside.behind.len();
             inside.behind.retain(|stream, copy| *stream != partition && *copy != partition);
             let lane = if inside.behind.len() < held { inside.lane.clone() } else { None };
+            inside.gone.insert(partition);
             let dropped: usize =
                 inside.queues.remove(&partition).unwrap_or_default().iter().map(|ready| ready.bytes).sum();
             inside.bytes -= dropped;
             inside.waits_since.remove(&partition);
-            (inside.waiting.take(), lane)
+            (std::mem::take(&mut inside.waiting), lane)
         };
-        if let Some(waiting) = waiting {
-            waiting.wake();
-        }
+        waiting.into_iter().for_each(Waker::wake);
         if let Some(lane) = lane {
             lane.wake();
         }
@@ -183,14 +204,13 @@ impl Handover {
     pub(crate) fn restart(&self) {
         let waiting = {
             let mut inside = self.inside.lock();
-            let waiting = inside.waiting.take();
+            let waiting = std::mem::take(&mut inside.waiting);
             let generation = Generation(inside.generation.0 + 1);
-            *inside = Inside { is_finished: inside.is_finished, generation, ..Inside::default() };
+            let gone = std::mem::take(&mut inside.gone);
+            *inside = Inside { is_finished: inside.is_finished, generation, gone, ..Inside::default() };
             waiting
         };
-        if let Some(waiting) = waiting {
-            waiting.wake();
-        }
+        waiting.into_iter().for_each(Waker::wake);
     }
 
     /// No more rows come. What waits for the end of a copy is dropped: whether that comes is not for a shutdown to wait
@@ -221,6 +241,7 @@ impl Handover {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use arrow_array::RecordBatch;
     use arrow_schema::Schema;
@@ -269,6 +290,8 @@ mod tests {
         assert!(!has_room(&handover));
         handover.forget(PartitionId(1));
         assert!(has_room(&handover));
+        handover.push(Generation(0), PartitionId(1), ready(2, 60));
+        assert!(has_room(&handover), "nobody takes what comes behind its end");
         handover.push(Generation(0), PartitionId(2), ready(2, 6));
         assert!(!has_room(&handover));
         assert_eq!(take(&handover, |_| true), Some((2, 1)));
@@ -302,6 +325,40 @@ mod tests {
         handover.hold(now, PartitionId(2), PartitionId(4));
         handover.push(handover.generation(), PartitionId(2), ready(3, 1));
         assert_eq!(take(&handover, |_| true), Some((2, 3)), "held by an opening that is over");
+    }
+
+    /// Catches a copied table that is not taken and keeps the stream, or another copy, from its room, and one of two who
+    /// wait that is never woken (I13).
+    #[test]
+    fn copies_leave_room_to_the_stream_and_to_each_other() {
+        let handover = Handover::new(100);
+        let copy_has_room = |partition| {
+            let room = std::pin::pin!(handover.room_for_copy(PartitionId(partition)));
+            room.poll(&mut Context::from_waker(Waker::noop())).is_ready()
+        };
+        handover.push(Generation(0), PartitionId(1), ready(1, 25));
+        assert!(!copy_has_room(1) && copy_has_room(2) && has_room(&handover));
+        handover.push(Generation(0), PartitionId(2), ready(1, 25));
+        assert!(!copy_has_room(3) && has_room(&handover));
+        handover.push(Generation(0), PartitionId(9), ready(1, 50));
+        let wakers = [(); 2].map(|()| Arc::new(Woken::default()));
+        for waker in &wakers {
+            let waker = Waker::from(Arc::clone(waker));
+            assert!(handover.poll_room(&mut Context::from_waker(&waker)).is_pending());
+        }
+        assert!(take(&handover, |partition| partition == 9).is_some());
+        assert!(wakers.iter().all(|waker| waker.0.load(Ordering::Relaxed)));
+        assert!(take(&handover, |partition| partition == 1).is_some());
+        assert!(copy_has_room(1));
+    }
+
+    #[derive(Default)]
+    struct Woken(AtomicBool);
+
+    impl std::task::Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Catches a batch of the stream before, whose rows stand behind those that a lane opened anew has to read again: it

@@ -64,6 +64,8 @@ pub struct CaptureOptions {
     /// Whether a table's streamed rows wait until its copy is settled: for a destination that keeps the order in which rows
     /// come. One that orders them by commit position needs no wait.
     pub copy_first: bool,
+    /// `schema.poll`: how often the catalog is asked for tables that are new.
+    pub schema_poll: Duration,
     /// Whether the server must not be asked (`check --offline`).
     pub is_offline: bool,
 }
@@ -94,6 +96,7 @@ impl CaptureOptions {
             backlog_patience: Duration::from_secs(120),
             shape_refusals: Vec::new(),
             copy_first: false,
+            schema_poll: Duration::from_secs(60),
             is_offline: false,
         }
     }

@@ -23,18 +23,37 @@ struct Round {
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     through: Lsn,
+    /// Not to be passed: what is about to begin reads from here on.
+    hold: Option<Lsn>,
     rounds: VecDeque<Round>,
 }
 
 impl Progress {
     /// Starts at a checkpoint.
     pub(crate) fn new(through: Lsn) -> Self {
-        Progress { through, rounds: VecDeque::new() }
+        Progress { through, ..Progress::default() }
     }
 
     /// Everything before it is settled.
     pub(crate) fn through(&self) -> Lsn {
-        self.through
+        self.hold.map_or(self.through, |hold| hold.min(self.through))
+    }
+
+    /// `through` stays where it is: the log from here on is read again by what is about to begin.
+    pub(crate) fn hold(&mut self) {
+        self.hold = Some(self.through());
+    }
+
+    /// Nothing is about to begin any more.
+    pub(crate) fn release(&mut self) {
+        self.hold = None;
+    }
+
+    /// The stream starts again at a stored place, and may bring rows of tables that were not followed before: what was
+    /// settled since is so no more.
+    pub(crate) fn go_back(&mut self, stored: Lsn) {
+        self.rounds.clear();
+        self.through = stored;
     }
 
     /// Whether rows are on their way that are not settled.
@@ -64,7 +83,7 @@ impl Progress {
 
     /// Below these places everything is durable in every sink, and what is stored says so. True if `through` moved.
     pub(crate) fn settled(&mut self, below: &BTreeMap<PartitionId, Place>) -> bool {
-        let before = self.through;
+        let before = self.through();
         while let Some(round) = self.rounds.front_mut() {
             round.parts.retain(|(partition, end)| below.get(partition).is_none_or(|place| place < end));
             if !round.parts.is_empty() {
@@ -75,7 +94,7 @@ impl Progress {
             }
             self.rounds.pop_front();
         }
-        self.through > before
+        self.through() > before
     }
 
     /// A partition is given up: nothing waits for it any more.
@@ -133,6 +152,26 @@ mod tests {
         assert_eq!(progress.through(), Lsn(25));
         progress.idle(Lsn(90));
         assert_eq!(progress.through(), Lsn(90));
+    }
+
+    /// Catches a log that is let go of although a table begins in the middle of it, and one that is held for ever.
+    #[test]
+    fn what_is_held_is_passed_only_after_it_is_read_again() {
+        let mut progress = Progress::new(Lsn(10));
+        progress.hold();
+        progress.issued(vec![(PartitionId(1), place(20, 0))], Some(Lsn(20)));
+        assert!(!progress.settled(&below(&[(1, place(20, 0))])));
+        assert_eq!(progress.through(), Lsn(10));
+        let mut released = Progress::new(Lsn(10));
+        released.hold();
+        released.idle(Lsn(40));
+        assert_eq!(released.through(), Lsn(10));
+        released.release();
+        assert_eq!(released.through(), Lsn(40), "nothing begins there: what was settled is");
+        progress.go_back(Lsn(10));
+        progress.release();
+        progress.idle(Lsn(15));
+        assert_eq!(progress.through(), Lsn(15));
     }
 
     /// Catches a table that was given up and holds the slot for ever.

@@ -16,12 +16,12 @@ use landfall_types::{PartitionId, Place, Timestamp};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use super::handover::Handover;
+use super::handover::{Generation, Handover};
 use super::options::CaptureOptions;
 use super::progress::Progress;
 use super::rounds::Issued;
 use crate::feedback::DurableLsn;
-use crate::record::{ParkNote, SourceRecord, TablePhase};
+use crate::record::{ParkNote, SlotRecord, SourceRecord, TablePhase, TableRecord};
 use crate::snapshot::CopyReport;
 use crate::{Lsn, RelationId};
 
@@ -60,6 +60,8 @@ pub(crate) struct Sight {
     pub(crate) rows: BTreeMap<RelationId, u64>,
     /// Rows of parked tables, and of replayed transactions, that passed by.
     pub(crate) passed_by: u64,
+    /// The copy beside the stream, if there is one.
+    pub(crate) copy: Option<CopyReport>,
 }
 
 /// See the module.
@@ -81,8 +83,13 @@ pub(crate) struct Shared {
     /// Tables that cannot be carried, because a destination refuses their shape or they cannot be read: they are to be parked.
     pub(crate) unfit: watch::Sender<BTreeMap<RelationId, FailCause>>,
     pub(crate) issued: Issued,
+    /// Copies whose rows are on their way or were all handed over, with the opening of the lane that has them: they need
+    /// not be made again by what starts while this process lives.
+    copying: Mutex<BTreeMap<PartitionId, Generation>>,
     /// Raised when the lane is opened anew: the stream starts again.
     pub(crate) reopened: watch::Sender<u64>,
+    /// Raised when the record says more than is carried out: the stream starts again with it.
+    pub(crate) ordered: watch::Sender<u64>,
     pub(crate) stop: watch::Sender<bool>,
     pub(crate) sight: Mutex<Sight>,
 }
@@ -105,7 +112,9 @@ impl Shared {
             refused: Mutex::default(),
             unfit: watch::Sender::new(BTreeMap::new()),
             issued: Issued::default(),
+            copying: Mutex::default(),
             reopened: watch::Sender::new(0),
+            ordered: watch::Sender::new(0),
             stop: watch::Sender::new(false),
             sight: Mutex::default(),
         })
@@ -143,6 +152,60 @@ impl Shared {
         cell.changes
     }
 
+    /// Changes the record if the change goes well; gives its number with what it gave.
+    pub(crate) fn try_change_record<T, E>(
+        &self,
+        change: impl FnOnce(Option<&mut SourceRecord>) -> Result<T, E>,
+    ) -> Result<(u64, T), E> {
+        let mut cell = self.record.lock();
+        let changed = change(cell.record.as_mut())?;
+        cell.changes += 1;
+        Ok((cell.changes, changed))
+    }
+
+    /// The record says more than is carried out.
+    pub(crate) fn carry_out(&self) {
+        self.ordered.send_modify(|times| *times += 1);
+    }
+
+    /// Copies begin, for an opening of the lane.
+    pub(crate) fn copies_begin(&self, partitions: &[PartitionId], generation: Generation) {
+        self.copying.lock().extend(partitions.iter().map(|partition| (*partition, generation)));
+    }
+
+    /// A stream starts with this opening of the lane: copies that an earlier one had taken are not waited for any more, and
+    /// nothing that settles late may call their tables copied, since nobody follows them.
+    pub(crate) fn keep_copies_of(&self, generation: Generation) {
+        self.copying.lock().retain(|_, of| *of == generation);
+    }
+
+    /// Copies that will not come to their end.
+    pub(crate) fn copies_fail(&self, partitions: &[PartitionId]) {
+        let mut copying = self.copying.lock();
+        for partition in partitions {
+            copying.remove(partition);
+        }
+    }
+
+    /// Whether a table is still to be copied: its copy has not begun, or its rows were lost with what had taken them.
+    pub(crate) fn wants_copy(&self, table: &TableRecord, generation: Generation) -> bool {
+        match (table.phase, &table.copy) {
+            (TablePhase::Waiting, _) | (TablePhase::Copying, None) => true,
+            (TablePhase::Copying, Some(copy)) => {
+                self.copying.lock().get(&PartitionId(copy.partition)) != Some(&generation)
+            }
+            _ => false,
+        }
+    }
+
+    /// The tables that are still to be copied.
+    pub(crate) fn wanting(&self, generation: Generation) -> BTreeSet<RelationId> {
+        self.with_record(|record| {
+            let tables = record.iter().flat_map(|record| &record.tables);
+            tables.filter(|table| self.wants_copy(table, generation)).map(|table| table.relation).collect()
+        })
+    }
+
     /// Asks for a commit now, and waits until this change of the record is stored.
     pub(crate) async fn stored(&self, change: u64) {
         self.send(SourceEvent::CommitWanted(Vec::new()));
@@ -163,7 +226,8 @@ impl Shared {
         let mut cell = self.record.lock();
         let record = cell.record.as_mut()?;
         let mut is_changed = false;
-        if through > record.through {
+        // A record that begins anew has no place of the slot before.
+        if through > record.through && matches!(record.slot, SlotRecord::Made(_)) {
             record.through = through;
             record.last_commit = last_commit.unwrap_or_default().max(record.last_commit).min(through);
             is_changed = true;
@@ -172,7 +236,8 @@ impl Shared {
             let Some(copy) = &table.copy else { continue };
             let end = Place { at: copy.consistent_point.0, within: 0 };
             let is_done = below.get(&PartitionId(copy.partition)).is_some_and(|place| *place >= end);
-            if table.phase == TablePhase::Copying && is_done {
+            let is_under_way = || self.copying.lock().contains_key(&PartitionId(copy.partition));
+            if table.phase == TablePhase::Copying && is_done && is_under_way() {
                 table.phase = TablePhase::Streaming;
                 is_changed = true;
             }
@@ -273,24 +338,27 @@ impl Shared {
             self.handover.forget(*partition);
             self.progress.lock().forget(*partition);
             self.ends.lock().remove(partition);
+            self.copying.lock().remove(partition);
         }
         if !gone.is_empty() {
             self.send(SourceEvent::Retired(gone));
         }
     }
 
-    /// Rows of a table come in this shape from now on.
-    pub(crate) fn shaped(&self, spec: &TableSpec) {
-        self.specs.lock().insert(RelationId(spec.id.0), spec.clone());
+    /// The engine learns of a shape by its first batch.
+    pub(crate) fn has_shape(&self, spec: TableSpec) {
+        self.specs.lock().insert(RelationId(spec.id.0), spec);
     }
 
-    /// Whether the engine knows other columns under this number of a shape, or a later one: a table that was changed while
-    /// nobody followed it needs the next number.
-    pub(crate) fn is_outdated(&self, spec: &TableSpec) -> bool {
+    /// Whether the engine knows a table under this number with other columns.
+    pub(crate) fn is_other_shape(&self, spec: &TableSpec) -> bool {
         let known = self.specs.lock();
-        known
-            .get(&RelationId(spec.id.0))
-            .is_some_and(|known| known.shape > spec.shape || (known.shape == spec.shape && known.schema != spec.schema))
+        known.get(&RelationId(spec.id.0)).is_some_and(|known| known.shape == spec.shape && known.schema != spec.schema)
+    }
+
+    /// Whether the engine was told of a partition and not of its end.
+    pub(crate) fn is_announced(&self, partition: PartitionId) -> bool {
+        self.announced.lock().contains(&partition)
     }
 
     /// The number of the shape that a table was last known in, and a later one.
@@ -306,7 +374,10 @@ impl Shared {
     }
 
     pub(crate) fn handed_over(&self, partition: PartitionId, end: Place) {
-        self.ends.lock().insert(partition, end);
+        // Of one that was given up, nothing is ahead.
+        if self.is_announced(partition) {
+            self.ends.lock().insert(partition, end);
+        }
     }
 
     pub(crate) fn ends(&self) -> Vec<(PartitionId, Place)> {
@@ -387,15 +458,8 @@ impl Shared {
         let (stage, detail) = match &sight.stage {
             Stage::Starting => ("starting", serde_json::Value::Null),
             Stage::CreatingSlot => ("creating_slot", serde_json::Value::Null),
-            Stage::Copying(report) => (
-                "copying",
-                serde_json::json!({
-                    "ratio": report.ratio, "rows": report.rows, "ranges_done": report.ranges.0, "ranges": report.ranges.1,
-                    "bytes_per_second": report.bytes_per_second, "seconds_left": report.left.map(|left| left.as_secs()),
-                    "snapshot_age_seconds": report.snapshot_age.as_secs(),
-                }),
-            ),
-            Stage::Streaming => ("streaming", serde_json::Value::Null),
+            Stage::Copying(report) => ("copying", of_copy(report)),
+            Stage::Streaming => ("streaming", serde_json::json!({ "copy": sight.copy.as_ref().map(of_copy) })),
             Stage::Waiting { cause, code, attempt } => {
                 ("waiting", serde_json::json!({ "cause": cause, "code": code, "attempt": attempt }))
             }
@@ -431,6 +495,14 @@ impl Shared {
             "tables": tables,
         })
     }
+}
+
+fn of_copy(report: &CopyReport) -> serde_json::Value {
+    serde_json::json!({
+        "ratio": report.ratio, "rows": report.rows, "ranges_done": report.ranges.0, "ranges": report.ranges.1,
+        "bytes_per_second": report.bytes_per_second, "seconds_left": report.left.map(|left| left.as_secs()),
+        "snapshot_age_seconds": report.snapshot_age.as_secs(),
+    })
 }
 
 #[cfg(test)]

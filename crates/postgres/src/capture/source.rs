@@ -15,6 +15,7 @@ use tokio::task::JoinHandle;
 
 use super::lane::PostgresLane;
 use super::options::CaptureOptions;
+use super::orders::{self, Mailbox, Orders};
 use super::shared::Shared;
 use super::task;
 use crate::RelationId;
@@ -26,6 +27,8 @@ pub struct PostgresSource {
     options: CaptureOptions,
     runtime: Handle,
     running: Option<Running>,
+    orders: Orders,
+    mailbox: Arc<Mailbox>,
 }
 
 struct Running {
@@ -49,7 +52,13 @@ impl std::fmt::Debug for PostgresSource {
 impl PostgresSource {
     /// A source that is not opened. Its tasks run on `runtime`.
     pub fn new(options: CaptureOptions, runtime: Handle) -> Self {
-        PostgresSource { options, runtime, running: None }
+        let (orders, mailbox) = orders::mailbox();
+        PostgresSource { options, runtime, running: None, orders, mailbox }
+    }
+
+    /// Gives orders to its tables, before it is opened and as long as it lives.
+    pub fn orders(&self) -> Orders {
+        self.orders.clone()
     }
 
     fn shared(&self) -> Option<&Arc<Shared>> {
@@ -120,7 +129,7 @@ impl Source for PostgresSource {
             Err(error) => return Err(SourceError::Fatal { code: error.code(), text: error.to_string() }),
         };
         let shared = Shared::new(self.options.clone(), record, cx.waker);
-        let task = self.runtime.spawn(task::run(Arc::clone(&shared)));
+        let task = self.runtime.spawn(task::run(Arc::clone(&shared), Arc::clone(&self.mailbox)));
         self.running = Some(Running { shared, task, lanes: 0 });
         Ok(())
     }

@@ -25,6 +25,8 @@ pub(crate) struct Captured {
     pub(crate) options: RowOptions,
     /// Commits below it are in the copy.
     pub(crate) begins: crate::Lsn,
+    /// The copy that it is made of at the moment.
+    pub(crate) copying: Option<PartitionId>,
     /// Its rows pass by.
     pub(crate) is_parked: bool,
 }
@@ -66,6 +68,11 @@ impl Captured {
             plan: Arc::new(plan),
             options: rows,
             begins: record.copy.as_ref().map_or(crate::Lsn::ZERO, |copy| copy.consistent_point),
+            copying: record
+                .copy
+                .as_ref()
+                .filter(|_| record.phase == TablePhase::Copying)
+                .map(|copy| PartitionId(copy.partition)),
             is_parked: record.phase == TablePhase::Parked,
         })
     }

@@ -5,6 +5,7 @@ mod check;
 mod database;
 mod golden;
 mod lake;
+mod orders;
 mod snapshot;
 mod startup;
 mod transport;

@@ -34,10 +34,17 @@ impl Problem {
 
     /// A problem under a code of another part, where no error value of that part exists.
     pub(crate) fn coded(code: Code, kind: Kind, retry: Retry, text: String) -> Self {
+        Self::named(code, refusal::name_of(code).to_owned(), kind, retry, text)
+    }
+
+    /// The same, under a code whose page is not known here.
+    pub(crate) fn named(code: Code, name: String, kind: Kind, retry: Retry, text: String) -> Self {
+        let outcome = (kind == Kind::Unresolved).then_some(RefusedOutcome::Unresolved);
         let refusal = Refusal {
             code: code.to_string(),
-            reason: refusal::name_of(code).to_owned(),
+            reason: name,
             retry: Some(retry),
+            outcome,
             ..Refusal::new(IngestCode::BodySyntax, text)
         };
         Problem { status: http_status(code, kind), refusal, limit: None, range: None }

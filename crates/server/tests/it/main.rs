@@ -6,4 +6,5 @@ mod grpc;
 mod hostile;
 mod http;
 mod listener;
+mod tables;
 mod world;

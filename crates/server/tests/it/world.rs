@@ -47,6 +47,15 @@ impl World {
     }
 
     pub(crate) async fn with(options: ServerOptions, channels: Vec<(&str, ChannelOptions)>) -> World {
+        World::with_parts(options, channels, |_| {}).await
+    }
+
+    /// With more than channels to serve.
+    pub(crate) async fn with_parts(
+        options: ServerOptions,
+        channels: Vec<(&str, ChannelOptions)>,
+        change: impl FnOnce(&mut ServerParts),
+    ) -> World {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let lock = DataDirLock::acquire(dir.path(), &SystemClock).expect("the directory is ours");
         let state = StateStore::open(&lock).expect("a new state store");
@@ -55,7 +64,9 @@ impl World {
         let channels = Channels::open(dir.path(), configs, process, state.handle(), Arc::new(SystemClock));
         let channels = channels.expect("the channels open");
         let options = ServerOptions { listen: SocketAddr::from(([127, 0, 0, 1], 0)), ..options };
-        let server = Server::bind(options, ServerParts::new(channels.clone())).await.expect("a free port");
+        let mut parts = ServerParts::new(channels.clone());
+        change(&mut parts);
+        let server = Server::bind(options, parts).await.expect("a free port");
         World { channels, server: server.start(), _state: state, _lock: lock, _dir: dir }
     }
 

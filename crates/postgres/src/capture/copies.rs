@@ -1,0 +1,218 @@
+//! Copies beside the stream (P56, P59, P60): a slot with its snapshot is made, then its tables are copied, while their
+//! neighbours go on.
+//!
+//! What is copied is followed from the snapshot's point C2, so the stream has to come by C2 with the table in it: from
+//! before the slot is made until the stream starts again, `through` is held, and that start lies at or below C2. Rows below
+//! C2 are in the copy, those from C2 on in the stream. Making the slot waits for open writers, and copying takes as long as
+//! the tables are large; neither stops anybody else (I13). A copy that fails is begun anew, after a while.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use landfall_types::PartitionId;
+use rand::RngExt;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::copy::{self, ToCopy};
+use super::handover::Generation;
+use super::shared::Shared;
+use super::task::{Ended, tables};
+use crate::RelationId;
+use crate::catalog::{ServerFacts, TableFacts};
+use crate::publication::{PublicationFacts, plan_publication};
+use crate::reconnect::Backoff;
+use crate::slot::ExportedSlot;
+use crate::snapshot::CopyOptions;
+use crate::sql::SqlConnection;
+
+/// A snapshot for tables that wait for one.
+pub(super) struct Prepared {
+    pub(super) exported: ExportedSlot,
+    /// Tables as they are in it. Only these may be copied under it: one that was published later may have rows that are
+    /// in neither snapshot nor stream.
+    pub(super) tables: Vec<TableFacts>,
+    server: ServerFacts,
+}
+
+/// A task that ends with what holds it.
+struct Task<T>(JoinHandle<Result<T, Ended>>);
+
+impl<T: Send + 'static> Task<T> {
+    fn spawn(work: impl Future<Output = Result<T, Ended>> + Send + 'static) -> Self {
+        Task(tokio::spawn(work))
+    }
+
+    /// Its end; not to be asked for again. Cancel-safe.
+    async fn end(&mut self) -> Result<T, Ended> {
+        match (&mut self.0).await {
+            Ok(ended) => ended,
+            Err(error) => {
+                Err(Ended::Later { code: crate::code::COPY_FAILED, text: format!("the copy ended: {error}") })
+            }
+        }
+    }
+}
+
+impl<T> Drop for Task<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+enum State {
+    Idle,
+    Preparing(Task<Prepared>),
+    Ready(Box<Prepared>),
+    Running { task: Task<()>, partitions: Vec<PartitionId>, generation: Generation },
+    Waiting { until: Instant },
+}
+
+/// See the module. One copy at a time: a slot and some connections are all that the server is asked for.
+pub(super) struct Copies {
+    state: State,
+    backoff: Backoff,
+}
+
+impl Copies {
+    pub(super) fn new() -> Self {
+        Copies { state: State::Idle, backoff: Backoff::new() }
+    }
+
+    /// For the start of a stream: the snapshot under which tables are copied now, if one is ready. The place to start from
+    /// is then the stored one, which was held.
+    pub(super) fn take_ready(&mut self, shared: &Shared, generation: Generation) -> Option<Box<Prepared>> {
+        shared.keep_copies_of(generation);
+        if matches!(&self.state, State::Running { generation: of, .. } if *of != generation) {
+            // What the lane had taken of the copy is lost with it.
+            self.state = State::Idle;
+        }
+        match std::mem::replace(&mut self.state, State::Idle) {
+            State::Ready(prepared) => Some(prepared),
+            other => {
+                self.state = other;
+                if !matches!(self.state, State::Preparing(_)) {
+                    shared.progress.lock().release();
+                }
+                None
+            }
+        }
+    }
+
+    /// Copies tables under what was taken, beside the stream.
+    pub(super) fn start(
+        &mut self,
+        shared: &Arc<Shared>,
+        prepared: Prepared,
+        generation: Generation,
+        copies: Vec<ToCopy>,
+    ) {
+        if copies.is_empty() {
+            return;
+        }
+        let partitions: Vec<PartitionId> = copies.iter().map(|copy| copy.partition).collect();
+        shared.copies_begin(&partitions, generation);
+        let options = options(shared, &prepared.server);
+        let of_task = Arc::clone(shared);
+        let task = Task::spawn(async move {
+            let snapshot = prepared.exported.snapshot();
+            copy::copy(&of_task, snapshot, options, copies, generation, true).await
+        });
+        self.state = State::Running { task, partitions, generation };
+    }
+
+    /// Goes on with what waits for a copy; comes back when the stream has to start again with a snapshot that is ready.
+    /// Cancel-safe.
+    pub(super) async fn until_ready(&mut self, shared: &Arc<Shared>, generation: Generation) {
+        loop {
+            match &mut self.state {
+                State::Ready(_) => return,
+                State::Idle => {
+                    let wanted = shared.wanting(generation);
+                    if wanted.is_empty() || !shared.options.copies {
+                        // An order, or a table that is found, starts the stream again, and so comes by here.
+                        return std::future::pending().await;
+                    }
+                    shared.progress.lock().hold();
+                    self.state = State::Preparing(Task::spawn(prepare(Arc::clone(shared), wanted)));
+                }
+                State::Preparing(task) => match task.end().await {
+                    Ok(prepared) => self.state = State::Ready(Box::new(prepared)),
+                    Err(ended) => {
+                        shared.progress.lock().release();
+                        self.wait(shared, &ended);
+                    }
+                },
+                State::Running { task, partitions, .. } => match task.end().await {
+                    Ok(()) => {
+                        self.backoff.reset();
+                        shared.sight.lock().copy = None;
+                        self.state = State::Idle;
+                    }
+                    Err(ended) => {
+                        shared.sight.lock().copy = None;
+                        shared.copies_fail(partitions);
+                        self.wait(shared, &ended);
+                    }
+                },
+                State::Waiting { until } => {
+                    tokio::time::sleep_until(*until).await;
+                    self.state = State::Idle;
+                }
+            }
+        }
+    }
+
+    fn wait(&mut self, shared: &Shared, ended: &Ended) {
+        let delay = self.backoff.next_delay(&mut rand::rng());
+        if let Ended::Later { code, text } | Ended::Final { code, text } = ended {
+            tracing::warn!(pipeline = %shared.options.pipeline, %code, delay_ms = delay.as_millis() as u64,
+                "tables wait for their copy, the others go on: {text}");
+        }
+        self.state = State::Waiting { until: Instant::now() + delay };
+    }
+}
+
+/// How a copy runs against this server.
+pub(super) fn options(shared: &Shared, server: &ServerFacts) -> CopyOptions {
+    CopyOptions {
+        row_bytes_max: shared.options.max_message,
+        block_bytes: server.number("block_size").and_then(|bytes| u32::try_from(bytes).ok()).unwrap_or(8_192),
+        ..shared.options.copy.clone()
+    }
+}
+
+/// Makes a slot that goes with its connection, and looks at the tables in its snapshot.
+async fn prepare(shared: Arc<Shared>, wanted: BTreeSet<RelationId>) -> Result<Prepared, Ended> {
+    const LOOK_WITHIN: Duration = Duration::from_secs(60);
+    let options = &shared.options;
+    let sql = SqlConnection::open(&options.connect).await.map_err(|error| Ended::later(&error))?;
+    let server = ServerFacts::read(&sql).await.map_err(|error| Ended::later(&error))?;
+    let published = PublicationFacts::read(&sql, server.major(), &options.publication).await;
+    let published = published.map_err(|error| Ended::later(&error))?;
+    let name = format!("landfall_copy_{:08x}", rand::rng().random::<u32>());
+    let exported = ExportedSlot::temporary(&options.connect, &sql, &name, options.slot_timeout).await;
+    let exported = exported.map_err(|error| Ended::later(&error))?;
+    let looked = tokio::time::timeout(LOOK_WITHIN, async {
+        let frozen = SqlConnection::open(&options.connect).await.map_err(|error| Ended::later(&error))?;
+        frozen.enter_snapshot(&exported.snapshot().name).await.map_err(|error| Ended::later(&error))?;
+        tables(&frozen, options, published.as_ref()).await
+    });
+    let late = |_| Ended::Later {
+        code: crate::code::DEADLINE,
+        text: format!("the catalog was not read within {LOOK_WITHIN:?}"),
+    };
+    let mut found = looked.await.map_err(late)??.tables;
+    // Published before the snapshot was taken, or refused for good: what is neither has rows that nobody would see.
+    let lacking = plan_publication(&options.publication, published.as_ref(), &found).missing_tables;
+    found.retain(|facts| {
+        let relation = facts.shape.relation;
+        wanted.contains(&relation) && lacking.iter().all(|(lacks, _)| *lacks != relation)
+    });
+    if found.is_empty() {
+        let text = "none of the tables that wait is there and published".to_owned();
+        return Err(Ended::Later { code: crate::code::NO_TABLE, text });
+    }
+    Ok(Prepared { exported, tables: found, server })
+}
