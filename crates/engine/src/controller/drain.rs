@@ -178,16 +178,16 @@ impl<S: Source> Controller<'_, S> {
                 });
             }
         }
-        // Of a table that never opened nothing was read, and nothing is settled.
-        ranges.extend(self.waiting_partitions().map(|(partition, table, cause)| UnfinishedRange {
-            partition: partition.0,
-            sink: None,
-            from: 0,
-            to: 0,
-            cause: match cause {
-                Some(cause) => format!("table `{}` could not be opened: {cause}", table.name),
-                None => format!("table `{}` was not open yet", table.name),
-            },
+        // Of a table that could not be opened nothing was read, and nothing is settled. One that was about to open lost
+        // nothing by the end.
+        ranges.extend(self.waiting_partitions().filter_map(|(partition, table, cause)| {
+            Some(UnfinishedRange {
+                partition: partition.0,
+                sink: self.cx.heads.first().map(|head| head.name.to_string()),
+                from: 0,
+                to: 0,
+                cause: format!("table `{}` could not be opened: {}", table.name, cause?),
+            })
         }));
         ranges
     }

@@ -348,7 +348,8 @@ fn kill_of_a_capture_at_random_moments_loses_and_doubles_no_change() {
     bed.live_and_be_killed(Duration::from_millis(500), Since::Followed, false);
     let running = bed.site.serve();
     bed.wait_until_followed(&running);
-    assert_eq!(running.terminate(LAND_WITHIN).expect("it drains").code(), Some(0));
+    let ended = running.terminate(LAND_WITHIN).expect("it drains");
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
     bed.judge();
     println!("equal, {:?}", began.elapsed());
 }

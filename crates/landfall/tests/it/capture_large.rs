@@ -41,6 +41,9 @@ impl Bed {
         let running = self.site.serve();
         // Where the process stands before it has anything to do is no part of what the transaction costs.
         wait_until_streaming(&running);
+        let mut http = HttpClient::new(running.address());
+        // A first copy of an empty table says so by a row.
+        let before = balance_of(&mut http, "shop").expect("balanced")[0].delivered;
         let insert = format!(
             "INSERT INTO moves SELECT n, n % 1000, n, 'one of many rows of one transaction, ' || n FROM generate_series({first}, {}) n",
             first + rows - 1
@@ -48,10 +51,9 @@ impl Bed {
         self.server.psql("shop", &insert).expect("the transaction commits");
         let within = Duration::from_secs(60 + rows / ROWS_PER_SECOND_MIN);
         let began = Instant::now();
-        let mut http = HttpClient::new(running.address());
         loop {
             let balances = balance_of(&mut http, "shop").expect("balanced");
-            if balances[0].delivered == rows && balances[0].in_flight == 0 {
+            if balances[0].delivered == before + rows && balances[0].in_flight == 0 {
                 break;
             }
             assert!(began.elapsed() < within, "{balances:?}\n{}", running.stderr());
@@ -94,7 +96,7 @@ fn a_large_transaction_takes_no_more_memory_than_a_small_one() {
     let growth = large.saturating_sub(small);
     assert!(growth <= GROWTH_MAX, "{} MiB more for {rows} rows than for {SMALL_ROWS}", growth >> 20);
     let table = format!("moves={}", bed.site.path("lake/moves").display());
-    let query = "SELECT count(*) AS n, count(DISTINCT id) AS ids, max(_seq) AS last FROM moves";
+    let query = "SELECT count(*) AS n, count(DISTINCT id) AS ids, max(_seq) AS last FROM moves WHERE _op <> 't'";
     let ended = bed.site.landfall(["query", query, "-o", "json", "--table", &table]).run(COMMAND_WITHIN);
     let counted = ended.expect("the query ends").expect_code(0).expect("counted").last_json().expect("JSON");
     let all = rows + SMALL_ROWS;
