@@ -13,7 +13,7 @@ use crate::cli::TopArgs;
 use crate::endpoint::Endpoint;
 use crate::exit::Exit;
 use crate::stdout;
-use crate::tables::{TableLine, lines_of};
+use crate::tables::{TableLine, lines_of, standing};
 
 const REFRESH: Duration = Duration::from_secs(1);
 
@@ -114,7 +114,7 @@ impl PipelineRow {
         let balance =
             list(pipeline, "sinks").filter_map(|sink| sink.get("balance")).min_by_key(|balance| settled(balance));
         let balance = balance.unwrap_or(&nothing);
-        let why = pipeline.get("why").filter(|why| !why.is_null());
+        let (state, cause) = standing(pipeline);
         PipelineRow {
             name: text(pipeline, "name"),
             taken: number(balance, "in"),
@@ -123,12 +123,8 @@ impl PipelineRow {
             dead_lettered: number(balance, "dead_lettered"),
             in_flight: number(balance, "in_flight"),
             lag_records: pipeline.get("lag").map_or(0, |lag| number(lag, "records")),
-            state: text(pipeline, "state"),
-            cause: why.map(|why| {
-                let code = text(why, "code");
-                let cause = text(why, "cause");
-                if code.is_empty() { cause } else { format!("{code}: {cause}") }
-            }),
+            state,
+            cause,
             tables: lines_of(pipeline),
             oldest_unacked_ms: number(pipeline, "oldest_unacked_ms"),
             rows_in_per_second: pipeline

@@ -14,12 +14,12 @@ use std::sync::Arc;
 
 use landfall_types::Code;
 
-use crate::Lsn;
 use crate::catalog::{MatchedTables, ServerFacts, TablePattern};
 use crate::publication::{PublicationFacts, PublicationPlan};
 use crate::record::SourceRecord;
 use crate::slot::SlotFacts;
 use crate::startup::StartupOptions;
+use crate::{Lsn, TableName};
 
 /// How much a finding weighs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
@@ -148,6 +148,8 @@ pub struct PostgresCheck {
     pub switch_point: Option<Lsn>,
     /// Whether this role may make a publication in this database.
     pub may_create: bool,
+    /// Tables that the publication lacks and that this role does not own, so that it may not add them.
+    pub not_owned: Vec<TableName>,
     /// Why a replication connection does not come about, with its code; none where it does.
     pub replication_refused: Option<(Code, String)>,
     /// Slots of this database that look like ours and are not the configured one, with the log that they hold.
@@ -161,7 +163,7 @@ impl PostgresCheck {
     pub fn findings(&self, options: &CheckOptions, record: Option<&SourceRecord>) -> Vec<Finding> {
         let mut findings = Vec::new();
         server::rules(self, options, &mut findings);
-        tables::rules(self, options, &mut findings);
+        tables::rules(self, options, record, &mut findings);
         server::slot_rules(self, options, record, &mut findings);
         findings.sort_by_key(|finding| std::cmp::Reverse(finding.level));
         findings

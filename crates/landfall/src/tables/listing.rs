@@ -23,6 +23,9 @@ pub(crate) struct Listing {
     slot: String,
     /// What the capture is doing, of a running one.
     stage: Option<String>,
+    /// What a running one waits for, or why it has failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cause: Option<String>,
     /// Below it everything is settled.
     through: Option<String>,
     last_commit: Option<String>,
@@ -70,6 +73,30 @@ pub(crate) fn lines_of(pipeline: &Value) -> Vec<TableLine> {
         .collect();
     tables.sort_by(|one, other| one.name.cmp(&other.name));
     tables
+}
+
+/// A pipeline's state and what it waits for: of its own, or of its source (P112).
+pub(crate) fn standing(pipeline: &Value) -> (String, Option<String>) {
+    let state = text(pipeline, "state").unwrap_or_default();
+    let said = |why: &Value| {
+        let cause = text(why, "cause").unwrap_or_default();
+        // A source's own words end with their code.
+        match text(why, "code").filter(|code| !code.is_empty() && !cause.contains(code.as_str())) {
+            Some(code) => format!("{code}: {cause}"),
+            None => cause,
+        }
+    };
+    if let Some(why) = pipeline.get("why").filter(|why| !why.is_null()) {
+        return (state, Some(said(why)));
+    }
+    let source = pipeline.get("source").filter(|source| source.is_object());
+    match source.and_then(|source| Some((text(source, "stage")?, source.get("detail")?))) {
+        Some((stage, detail)) if stage == "waiting" => ("retrying".to_owned(), Some(said(detail))),
+        Some((stage, _)) if stage == "creating_slot" => {
+            (state, Some("the slot is being made, which waits for transactions that are open".to_owned()))
+        }
+        _ => (state, None),
+    }
 }
 
 pub(super) fn run(args: &TablesArgs, config: &Config, of: &Captured<'_>) -> anyhow::Result<Exit> {
@@ -135,11 +162,15 @@ impl Listing {
     pub(crate) fn of_pipeline(name: &str, pipeline: &Value) -> Listing {
         let nothing = Value::Null;
         let source = pipeline.get("source").unwrap_or(&nothing);
+        let (state, cause) = standing(pipeline);
+        // A pipeline that has failed, or waits as a whole, is not in its source's stage any more.
+        let stage = text(source, "stage").filter(|_| !matches!(state.as_str(), "failed" | "blocked"));
         Listing {
             pipeline: name.to_owned(),
             running: true,
             slot: text(source, "slot").unwrap_or_default(),
-            stage: text(source, "stage").or_else(|| text(pipeline, "state")),
+            stage: stage.or(Some(state)),
+            cause,
             through: text(source, "through"),
             last_commit: text(source, "last_commit"),
             tables: lines_of(pipeline),
@@ -153,7 +184,11 @@ impl Listing {
             (None, false) => "not running",
         };
         let through = self.through.as_deref().unwrap_or("nothing yet");
-        let head = format!("pipeline {}: {whose}, slot {}, settled through {through}", self.pipeline, self.slot);
+        let mut head = format!("pipeline {}: {whose}, slot {}, settled through {through}", self.pipeline, self.slot);
+        if let Some(cause) = &self.cause {
+            head.push_str("\n  ");
+            head.push_str(cause);
+        }
         if self.tables.is_empty() {
             return format!("{head}\nno table is known yet");
         }

@@ -6,7 +6,7 @@
 mod listing;
 mod orders;
 
-pub(crate) use listing::{Listing, TableLine, lines_of};
+pub(crate) use listing::{Listing, TableLine, lines_of, standing};
 pub(crate) use orders::{Outcome, command_of, order_of};
 
 use anyhow::Context;

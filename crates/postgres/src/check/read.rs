@@ -4,13 +4,13 @@ use landfall_types::{Code, Coded};
 
 use super::{CheckOptions, Finding, PostgresCheck};
 use crate::catalog::{ServerFacts, TablePattern, read_tables};
-use crate::publication::{PublicationFacts, plan_publication};
+use crate::publication::{PublicationFacts, PublicationPlan, plan_publication};
 use crate::record::SourceRecord;
 use crate::slot::SlotFacts;
 use crate::sql::{SqlConnection, SqlError, name};
 use crate::startup::switch_point;
 use crate::transport::ReplicationConnection;
-use crate::{ConnectError, ConnectOptions, Lsn, code};
+use crate::{ConnectError, ConnectOptions, Lsn, TableName, code};
 
 impl PostgresCheck {
     /// Reads all facts; changes nothing. Fails only if SQL itself does: [`Finding::of_connection`] says that.
@@ -30,6 +30,7 @@ impl PostgresCheck {
         let doing = "read what this role may do";
         let query = "SELECT pg_catalog.has_database_privilege(current_database(), 'CREATE')";
         let may_create = sql.row(doing, query, &[]).await?.try_get(0).map_err(|cause| sql.failed(doing, cause))?;
+        let not_owned = not_owned(sql, &plan).await?;
         let left_behind = left_behind(sql, &options.startup.slot).await?;
         let physical_slots = physical_slots(sql).await?;
         let (replication_refused, switch_point) = match replication(connect, &server, record).await {
@@ -44,6 +45,7 @@ impl PostgresCheck {
             slot,
             switch_point,
             may_create,
+            not_owned,
             replication_refused,
             left_behind,
             physical_slots,
@@ -70,6 +72,22 @@ impl Finding {
             _ => finding,
         }
     }
+}
+
+/// Only a table's owner may add it to a publication.
+async fn not_owned(sql: &SqlConnection, plan: &PublicationPlan) -> Result<Vec<TableName>, SqlError> {
+    let doing = "read who owns the tables";
+    let oids: Vec<u32> = plan.missing_tables.iter().map(|(relation, _)| relation.0).collect();
+    let query = "SELECT c.oid FROM pg_catalog.pg_class c
+                 WHERE c.oid = ANY ($1) AND NOT pg_catalog.pg_has_role(c.relowner, 'USAGE')";
+    let mut foreign = Vec::new();
+    for row in sql.rows(doing, query, &[&oids]).await? {
+        let oid: u32 = row.try_get(0).map_err(|cause| sql.failed(doing, cause))?;
+        foreign
+            .extend(plan.missing_tables.iter().find(|(relation, _)| relation.0 == oid).map(|(_, name)| name.clone()));
+    }
+    foreign.sort();
+    Ok(foreign)
 }
 
 /// Whether a replication connection works, and where the server left the record's timeline if it has another now.

@@ -3,10 +3,16 @@
 use super::{CheckOptions, Finding, PostgresCheck, TableRules, ToastPolicy};
 use crate::catalog::{KeyOrigin, TABLES_MAX, TableFacts};
 use crate::code;
+use crate::record::SourceRecord;
 use crate::sql::{name, relation};
 use crate::{Identity, TableName};
 
-pub(super) fn rules(check: &PostgresCheck, options: &CheckOptions, findings: &mut Vec<Finding>) {
+pub(super) fn rules(
+    check: &PostgresCheck,
+    options: &CheckOptions,
+    record: Option<&SourceRecord>,
+    findings: &mut Vec<Finding>,
+) {
     matched(check, options, findings);
     let default = TableRules::default();
     for table in &check.tables.tables {
@@ -34,7 +40,7 @@ pub(super) fn rules(check: &PostgresCheck, options: &CheckOptions, findings: &mu
             findings.push(Finding::info(format!("{}: carried as text: {}", relation(of), columns.join(", "))));
         }
     }
-    publication(check, options, findings);
+    publication(check, options, record, findings);
 }
 
 fn matched(check: &PostgresCheck, options: &CheckOptions, findings: &mut Vec<Finding>) {
@@ -225,22 +231,55 @@ fn large_values(table: &TableFacts, rules: &TableRules, findings: &mut Vec<Findi
     findings.push(finding.fix(fix).help("updates and deletes then log the whole old row"));
 }
 
-fn publication(check: &PostgresCheck, options: &CheckOptions, findings: &mut Vec<Finding>) {
+fn publication(
+    check: &PostgresCheck,
+    options: &CheckOptions,
+    record: Option<&SourceRecord>,
+    findings: &mut Vec<Finding>,
+) {
     let plan = &check.plan;
     let of = &options.publication;
     let is_ours_to_make = options.startup.creates_publication;
+    // Of a table that was carried, and of a publication that was there, what was written since is lost to the slot.
+    let carried: Vec<String> = plan
+        .missing_tables
+        .iter()
+        .filter(|(relation, _)| record.is_some_and(|record| record.table(*relation).is_some()))
+        .map(|(_, table)| relation(table))
+        .collect();
+    let pipeline = &options.startup.pipeline;
     for (reason, statement) in plan.reasons.iter().zip(&plan.statements) {
         // What the source will do by itself at its start is no error, if it may.
         let by_itself = is_ours_to_make && !plan.sets_mode;
-        let may = match &check.publication {
-            None => check.may_create,
-            Some(facts) => facts.is_own,
-        };
-        if by_itself && may {
+        let may = check.not_owned.is_empty()
+            && match &check.publication {
+                None => check.may_create,
+                Some(facts) => facts.is_own,
+            };
+        if record.is_some() && plan.is_missing {
+            let help = format!(
+                "it was dropped, and its successor is not found in what was written before: `landfall tables CONFIG {pipeline} resync --all` starts over with a new slot"
+            );
+            findings.push(Finding::error(code::PUBLICATION, reason.clone()).help(help));
+        } else if !carried.is_empty() {
+            let help = format!(
+                "a start is refused until then; afterwards `landfall tables CONFIG {pipeline} resync {}`, for what was written meanwhile is gone",
+                carried.join("`, `resync ")
+            );
+            findings.push(Finding::error(code::PUBLICATION, reason.clone()).fix(statement.clone()).help(help));
+        } else if by_itself && may {
             findings.push(Finding::info(format!("{reason}; it will be mended at the start")).fix(statement.clone()));
         } else if by_itself {
             let role = name(&check.server.user);
+            let owners: Vec<String> = check
+                .not_owned
+                .iter()
+                .map(|table| format!("ALTER TABLE {} OWNER TO {role};", relation(table)))
+                .collect();
             let help = match &check.publication {
+                _ if !owners.is_empty() => {
+                    format!("run it as the tables' owner, or let the source do it: {}", owners.join(" "))
+                }
                 None => format!(
                     "or let the source make it: GRANT CREATE ON DATABASE {} TO {role}; and make {role} the owner of the tables",
                     name(&check.server.database)

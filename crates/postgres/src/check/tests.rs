@@ -68,6 +68,7 @@ fn of_tables(tables: Vec<TableFacts>) -> PostgresCheck {
         slot: Some(slot()),
         switch_point: None,
         may_create: true,
+        not_owned: Vec::new(),
         replication_refused: None,
         left_behind: Vec::new(),
         physical_slots: Vec::new(),
@@ -289,6 +290,25 @@ fn the_publication_is_mended_or_its_statement_printed() {
     check.publication.as_mut().unwrap().is_own = false;
     assert_eq!(the(&check, &options(), "LF-PG0210").level, Level::Error);
     check.publication.as_mut().unwrap().is_own = true;
+    check.not_owned = vec![check.tables.tables[0].shape.name.clone()];
+    let not_ours = the(&check, &options(), "LF-PG0210");
+    assert!(not_ours.level == Level::Error && not_ours.help.unwrap().contains("public.orders"));
+    check.not_owned.clear();
+    // A table that was carried is not taken in again in silence: what was written to it meanwhile is lost to the slot.
+    let mut carried = record();
+    carried.tables.push(crate::TableRecord {
+        relation: check.tables.tables[0].shape.relation,
+        name: check.tables.tables[0].shape.name.clone(),
+        target: "public.orders".into(),
+        stream_partition: 1,
+        phase: crate::TablePhase::Streaming,
+        shape: 1,
+        copy: None,
+        park: None,
+    });
+    let findings = check.findings(&options(), Some(&carried));
+    let refused = findings.iter().find(|finding| finding.fix.is_some()).unwrap();
+    assert!(refused.level == Level::Error && refused.help.as_ref().unwrap().contains("resync public.orders"));
     let mut by_hand = options();
     by_hand.startup.creates_publication = false;
     assert_eq!(
