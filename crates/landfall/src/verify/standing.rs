@@ -78,9 +78,10 @@ impl Standing {
         Standing { through: record.through, tables: tables.collect() }
     }
 
-    /// A table's.
+    /// A table's. Of a table that was dropped and made again, the one that is there now.
     pub(crate) fn table(&self, name: &str) -> Option<&TableStanding> {
-        self.tables.iter().find(|table| table.name == name)
+        let named = || self.tables.iter().filter(|table| table.name == name);
+        named().find(|table| table.phase != TablePhase::Removed.to_string()).or_else(|| named().next())
     }
 }
 
@@ -154,5 +155,11 @@ mod tests {
         assert!(!items.follows() && items.target == "items");
         assert_eq!(items.parked.as_deref(), Some("its key is gone (LF-PG0501)"));
         assert!(Standing::of_report(&Value::Null).is_err());
+        // Dropped and made again: the one that is there now is meant.
+        let twice = serde_json::json!({ "through": "0/1", "tables": [
+            {"name": "public.orders", "target": "public.orders", "phase": "removed"},
+            {"name": "public.orders", "target": "public.orders", "phase": "streaming"},
+        ]});
+        assert!(Standing::of_report(&twice).expect("read").table("public.orders").expect("there").follows());
     }
 }

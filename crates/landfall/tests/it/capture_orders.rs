@@ -124,3 +124,68 @@ fn an_emptied_table_that_is_copied_again_is_empty() {
     assert_eq!(shown.json_lines().expect("JSON")[0]["n"], 0);
     end_well(running);
 }
+
+/// Catches a table whose columns its Delta table cannot hold and that waits for ever, with the slot and everything that
+/// asks for a common position; a copy into the way that refused it that is told nothing; and a table that takes the place of
+/// one that was renamed (P86, P88).
+#[test]
+fn a_table_that_its_destination_cannot_hold_is_parked_and_copied_once_it_can() {
+    let config = r#"
+data_dir: ./data
+server: { listen: "127.0.0.1:0" }
+process: { drain_timeout: 20s }
+pipelines:
+  shop:
+    from: { postgres: { url: "{url}", tables: { "public.*": {} } } }
+    to: { delta: { path: "./lake/{table}", commit_every: 300ms } }
+    checkpoint: { interval: 200ms }
+"#;
+    let odd = r#"CREATE TABLE odd (id int PRIMARY KEY, "a;b" int); INSERT INTO odd SELECT g, g FROM generate_series(1, 100) g;"#;
+    let shop = Shop::start_on(&[], &format!("{TABLES} {odd}"), config);
+    let running = shop.site.serve();
+    shop.wait_for_phase(&running, "public.odd", "parked");
+    let goes_on = |item: &str| {
+        shop.psql(&format!("INSERT INTO orders SELECT coalesce(max(id), 0) + 1, '{item}', 1 FROM orders"));
+        shop.wait_until_landed(ORDERS.0, ORDERS.1, ORDERS.2);
+        verified(&shop, &running);
+    };
+    let why = |code: &str| {
+        let until = std::time::Instant::now() + COMMAND_WITHIN;
+        loop {
+            let listed = shop.list(&["--server", running.address()]);
+            let table = listed["tables"].as_array().expect("tables").iter().find(|one| one["name"] == "public.odd");
+            if table.is_some_and(|table| table["parked"]["code"] == code) {
+                return;
+            }
+            assert!(std::time::Instant::now() < until, "not {code}: {listed}");
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+    };
+    why("LF-DT0003");
+    goes_on("beside a refused name");
+    let equal = || {
+        let args = ["verify", "landfall.yaml", "shop", "public.odd", "--server", running.address()];
+        shop.site.landfall(args).run(COMMAND_WITHIN).expect("verify ends").expect_code(0).expect("equal");
+    };
+
+    shop.psql(r#"ALTER TABLE odd RENAME COLUMN "a;b" TO ab; INSERT INTO odd VALUES (101, 101)"#);
+    order(&shop, &running, &["resync", "public.odd", "--confirm"]).expect_code(0).expect("ordered");
+    shop.wait_for_phase(&running, "public.odd", "streaming");
+    equal();
+
+    shop.psql("ALTER TABLE odd ALTER COLUMN ab TYPE text USING ab::text; INSERT INTO odd VALUES (102, 'x')");
+    why("LF-PG0501");
+    for _ in 0..2 {
+        // The Delta table has numbers there: told each time, and nothing waits.
+        order(&shop, &running, &["resync", "public.odd", "--confirm"]).expect_code(0).expect("ordered");
+        why("LF-DT0005");
+        goes_on("beside a refused type");
+    }
+
+    shop.psql(
+        "ALTER TABLE orders RENAME TO bills; CREATE TABLE orders (id bigint PRIMARY KEY, item text NOT NULL, qty int)",
+    );
+    order(&shop, &running, &["add", "public.orders", "--confirm"]).expect_code(0).expect("ordered");
+    shop.wait_for_phase(&running, "public.orders", "parked");
+    end_well(running);
+}
