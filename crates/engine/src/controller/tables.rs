@@ -167,8 +167,17 @@ impl<S: Source> Controller<'_, S> {
     pub(super) fn announce(&mut self, specs: Vec<TableSpec>, now: Instant) {
         for spec in specs {
             let (id, shape) = (spec.id, spec.shape);
-            if let Some(table) = self.tables.get(&id) {
-                if shape > table.spec.shape {
+            if let Some(table) = self.tables.get_mut(&id) {
+                if shape <= table.spec.shape {
+                    continue;
+                }
+                if matches!(table.opening.step, Step::Waiting { .. }) {
+                    // Nothing was read in the shape that could not be opened: it opens in the one that it has now.
+                    table.spec = spec;
+                    if table.opening.again() {
+                        self.source.table_refused(id, None);
+                    }
+                } else {
                     self.shape_wanted(id, shape, spec.schema, now);
                 }
                 continue;

@@ -84,6 +84,8 @@ pub(super) enum Cells {
 /// A column that grows by whole values.
 pub(super) struct Column {
     pub(super) name: Box<str>,
+    /// `"name":` as most records spell it; empty where a name needs escapes.
+    pub(super) key_text: Box<[u8]>,
     pub(super) cells: Cells,
     pub(super) validity: NullBufferBuilder,
     pub(super) not_null: bool,
@@ -91,6 +93,13 @@ pub(super) struct Column {
     pub(super) default: Option<Arc<str>>,
     pub(super) rounds: bool,
     field: FieldRef,
+}
+
+fn key_text(name: &str) -> Box<[u8]> {
+    match name.bytes().any(|byte| matches!(byte, b'"' | b'\\' | 0..0x20)) {
+        true => Box::default(),
+        false => format!("\"{name}\":").into_bytes().into(),
+    }
 }
 
 /// Rows that a fresh builder makes room for.
@@ -132,6 +141,7 @@ impl Column {
         };
         Column {
             name: name.into(),
+            key_text: key_text(name),
             cells,
             validity: NullBufferBuilder::new(ROWS_GUESS),
             not_null,

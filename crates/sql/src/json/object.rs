@@ -83,18 +83,26 @@ impl Object {
             loop {
                 scanner.peek();
                 let at = scanner.position();
-                // Taken out, so that the rules stay free while the name is looked at.
-                let mut scratch = std::mem::take(&mut rules.key);
-                let found = scanner.key(&mut scratch).map(|key| {
-                    let place = self.find(key, hint);
-                    if place.is_none() && rules.unknown != Unknown::Ignore {
-                        let is_declared = self.unwanted.iter().any(|name| name.as_bytes() == key);
-                        return (place, (!is_declared).then(|| excerpt(key)));
-                    }
-                    (place, None)
-                });
-                rules.key = scratch;
-                let (place, unknown) = found?;
+                let is_next = self
+                    .columns
+                    .get(hint)
+                    .is_some_and(|column| !column.key_text.is_empty() && scanner.takes_all(&column.key_text));
+                let (place, unknown) = if is_next {
+                    (Some(hint), None)
+                } else {
+                    // Taken out, so that the rules stay free while the name is looked at.
+                    let mut scratch = std::mem::take(&mut rules.key);
+                    let found = scanner.key(&mut scratch).map(|key| {
+                        let place = self.find(key, hint);
+                        if place.is_none() && rules.unknown != Unknown::Ignore {
+                            let is_declared = self.unwanted.iter().any(|name| name.as_bytes() == key);
+                            return (place, (!is_declared).then(|| excerpt(key)));
+                        }
+                        (place, None)
+                    });
+                    rules.key = scratch;
+                    found?
+                };
                 match place.and_then(|place| self.columns.get_mut(place).map(|column| (place, column))) {
                     Some((place, column)) => {
                         if column.len() > len {

@@ -224,6 +224,14 @@ impl<'a> Scanner<'a> {
         }
     }
 
+    /// Takes exactly these bytes, if they come next.
+    #[inline]
+    pub(super) fn takes_all(&mut self, expected: &[u8]) -> bool {
+        let found = self.bytes.get(self.at..).is_some_and(|rest| rest.starts_with(expected));
+        self.at += if found { expected.len() } else { 0 };
+        found
+    }
+
     /// A field's name and its colon. Names with escapes are put into `scratch`.
     #[inline]
     pub(super) fn key<'k>(&mut self, scratch: &'k mut Vec<u8>) -> Result<&'k [u8], Failed>
@@ -375,11 +383,13 @@ impl<'a> Scanner<'a> {
         let is_negative = self.bytes.get(self.at) == Some(&b'-');
         self.at += usize::from(is_negative);
         let first = self.at;
-        let mut magnitude = Some(0u64);
+        let mut wrapped = 0u64;
         while let Some(digit) = self.digit() {
-            magnitude = magnitude.and_then(|m| m.checked_mul(10)?.checked_add(u64::from(digit)));
+            wrapped = wrapped.wrapping_mul(10).wrapping_add(u64::from(digit));
         }
         let digits = self.at - first;
+        // So many always fit; of more, it is looked at one by one.
+        let mut magnitude = if digits <= 19 { Some(wrapped) } else { self.checked_magnitude(first) };
         if digits == 0 {
             return Err(self.unexpected("a digit"));
         }
@@ -402,6 +412,13 @@ impl<'a> Scanner<'a> {
         Ok(Number { text: self.slice_from(start), is_negative, magnitude })
     }
 
+    /// The digits from `first` to the cursor as a number, where it fits.
+    #[cold]
+    fn checked_magnitude(&self, first: usize) -> Option<u64> {
+        let digits = self.slice_from(first).iter().map(|digit| u64::from(digit.wrapping_sub(b'0')));
+        digits.into_iter().try_fold(0u64, |number, digit| number.checked_mul(10)?.checked_add(digit))
+    }
+
     #[inline]
     fn digit(&mut self) -> Option<u8> {
         let digit = self.bytes.get(self.at).map(|byte| byte.wrapping_sub(b'0')).filter(|digit| *digit < 10)?;
@@ -415,60 +432,70 @@ impl<'a> Scanner<'a> {
         if self.at == start { Err(self.unexpected("a digit")) } else { Ok(()) }
     }
 
-    /// Passes over one value. Structure and strings are checked; the syntax of numbers only where `exact`.
+    /// Passes over one value. Structure and strings are checked; the syntax of numbers only where `exact`. A loop, since most
+    /// of what is passed over is many small values inside each other.
     pub(super) fn skip_value(&mut self, exact: bool) -> Result<(), Failed> {
-        match self.peek() {
-            Some(b'"') => {
-                self.at += 1;
-                self.skip_string()
-            }
-            Some(b'{') => {
-                self.at += 1;
-                self.enter()?;
-                if !self.takes(b'}') {
-                    loop {
-                        self.expect(b'"', "a field's name")?;
-                        self.skip_string()?;
-                        self.expect(b':', "`:`")?;
-                        self.skip_value(exact)?;
-                        if !self.more(b'}')? {
-                            break;
-                        }
-                    }
-                }
-                self.leave();
-                Ok(())
-            }
-            Some(b'[') => {
-                self.at += 1;
-                self.enter()?;
-                if !self.takes(b']') {
-                    loop {
-                        self.skip_value(exact)?;
-                        if !self.more(b']')? {
-                            break;
-                        }
-                    }
-                }
-                self.leave();
-                Ok(())
-            }
-            Some(b't') => self.literal("true"),
-            Some(b'f') => self.literal("false"),
-            Some(b'n') => self.literal("null"),
-            Some(b'-' | b'0'..=b'9') => {
-                if exact {
-                    return self.number().map(|_| ());
-                }
-                while matches!(self.bytes.get(self.at), Some(b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E')) {
+        let outside = self.depth;
+        // Of each level that was entered here, the innermost in the lowest bit, whether it is an object.
+        let mut objects = 0u128;
+        loop {
+            match self.peek() {
+                Some(b'"') => {
                     self.at += 1;
+                    self.skip_string()?;
                 }
-                Ok(())
+                Some(open @ (b'{' | b'[')) => {
+                    self.at += 1;
+                    self.enter()?;
+                    let is_object = open == b'{';
+                    if !self.takes(if is_object { b'}' } else { b']' }) {
+                        objects = (objects << 1) | u128::from(is_object);
+                        if is_object {
+                            self.skip_key()?;
+                        }
+                        continue;
+                    }
+                    self.leave();
+                }
+                Some(b'-' | b'0'..=b'9') if exact => {
+                    self.number()?;
+                }
+                Some(b'-' | b'0'..=b'9') => {
+                    while matches!(self.bytes.get(self.at), Some(b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E')) {
+                        self.at += 1;
+                    }
+                }
+                Some(b't') => self.literal("true")?,
+                Some(b'f') => self.literal("false")?,
+                Some(b'n') => self.literal("null")?,
+                _ => return Err(self.unexpected("a value")),
             }
-            _ => Err(self.unexpected("a value")),
+            // Behind a value: the next one of its level, or the end of as many levels as end here.
+            loop {
+                if self.depth == outside {
+                    return Ok(());
+                }
+                let is_object = objects & 1 == 1;
+                if self.more(if is_object { b'}' } else { b']' })? {
+                    if is_object {
+                        self.skip_key()?;
+                    }
+                    break;
+                }
+                self.leave();
+                objects >>= 1;
+            }
         }
     }
 
+    #[inline]
+    fn skip_key(&mut self) -> Result<(), Failed> {
+        self.expect(b'"', "a field's name")?;
+        self.skip_string()?;
+        self.expect(b':', "`:`")
+    }
+
+    #[inline]
     fn skip_string(&mut self) -> Result<(), Failed> {
         loop {
             self.advance_to_special();
