@@ -7,7 +7,6 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::time::Instant;
 
 use bytes::Bytes;
 use landfall_engine::FailCause;
@@ -451,8 +450,7 @@ impl Shared {
     }
 
     /// For `/v1/status` (P112).
-    pub(crate) fn report(&self, now: Instant) -> serde_json::Value {
-        let _ = now;
+    pub(crate) fn report(&self) -> serde_json::Value {
         let sight = self.sight.lock().clone();
         let through = self.progress.lock().through();
         let (stage, detail) = match &sight.stage {

@@ -200,7 +200,7 @@ impl Source for PostgresSource {
     }
 
     fn report(&self) -> serde_json::Value {
-        self.shared().map_or(serde_json::Value::Null, |shared| shared.report(Instant::now()))
+        self.shared().map_or(serde_json::Value::Null, |shared| shared.report())
     }
 }
 
