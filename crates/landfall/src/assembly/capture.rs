@@ -34,6 +34,8 @@ pub(crate) fn options(pipeline: &str, config: &PostgresConfig, is_offline: bool)
     options.liveness_timeout = config.liveness_timeout.unwrap_or(options.liveness_timeout);
     options.linger = config.linger.unwrap_or(options.linger);
     options.shape_refusals = landfall_delta::SHAPE_REFUSALS.to_vec();
+    // Two tables of which one has the other's place.
+    options.shape_refusals.push(codes::CONTRADICTION);
     options.schema_poll = config.schema_poll.unwrap_or(options.schema_poll);
     options.is_offline = is_offline;
     options

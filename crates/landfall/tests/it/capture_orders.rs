@@ -187,5 +187,21 @@ pipelines:
     );
     order(&shop, &running, &["add", "public.orders", "--confirm"]).expect_code(0).expect("ordered");
     shop.wait_for_phase(&running, "public.orders", "parked");
+
+    // Dropped and made again, a table goes on in its place.
+    shop.psql(
+        "DROP TABLE lines; CREATE TABLE lines (order_id bigint, n int, price numeric(10,2), PRIMARY KEY (order_id, n));
+         ALTER TABLE lines REPLICA IDENTITY FULL; INSERT INTO lines VALUES (7, 7, 7)",
+    );
+    order(&shop, &running, &["add", "public.lines", "--confirm"]).expect_code(0).expect("ordered");
+    let until = std::time::Instant::now() + COMMAND_WITHIN;
+    loop {
+        let args = ["verify", "landfall.yaml", "shop", "public.lines", "--server", running.address()];
+        let ended = shop.site.landfall(args).run(COMMAND_WITHIN).expect("verify ends");
+        if ended.code() == Some(0) {
+            break;
+        }
+        assert!(std::time::Instant::now() < until, "{}{}", ended.stdout, ended.stderr);
+    }
     end_well(running);
 }
