@@ -431,8 +431,8 @@ pub const CODES: &[CodePage] = &[
         "CopyFailed",
         Kind::Unavailable,
         Retry::Later,
-        "A range of a table could not be copied, also after reconnecting.",
-        "The message carries the server's words. The copy goes on at that range when the source starts again.",
+        "A range of a table could not be copied. Where the server refuses it for its rights or its columns, the table is parked and the others go on; where the connection was lost again and again, the copy begins anew.",
+        "The message carries the server's words. Mend what it names; a parked table is copied with `landfall tables CONFIG PIPELINE resync TABLE`.",
     ),
     page(
         ROW_SECURITY,
@@ -447,8 +447,8 @@ pub const CODES: &[CodePage] = &[
         "CopiedRowTooLarge",
         Kind::Invalid,
         Retry::Never,
-        "One row is larger than `max_message`.",
-        "Raise `max_message`, or leave the large column out with `columns` under the table.",
+        "A row to be copied is larger than `max_message`. Its table is parked, the others go on.",
+        "Raise `max_message` (up to 1GiB), then `landfall tables CONFIG PIPELINE resync TABLE`.",
     ),
     page(
         COPY_UNSTABLE,

@@ -19,7 +19,7 @@ macro_rules! codes {
 }
 
 codes! {
-    OVERSIZED = 301 "PgMessageTooLarge" Invalid Never: "A message of the stream is larger than `max_message`, so that its row was not read."; "Raise `max_message` (up to 1GiB) for rows that are really that large, or leave the large column out with `columns:`."
+    OVERSIZED = 301 "PgMessageTooLarge" Invalid Never: "A change in the stream is larger than `max_message`: it was set aside as a dead letter with the first 64 KiB of it, and the stream goes on."; "Raise `max_message` (up to 1GiB) for rows that are really that large, then copy the table again with `landfall tables CONFIG PIPELINE resync TABLE`."
     UNKNOWN_RELATION = 302 "PgUnknownRelation" Conflict Never: "A change names a relation that no Relation message has described on this connection."; "The table is parked and none of its rows is dropped: it is copied anew, or goes on by hand with `landfall tables … resync`. Report it with the server's version if it repeats."
     COLUMN_COUNT = 303 "PgColumnCount" Conflict Never: "A row has another number of columns than its table's shape."; "The table's shape changed without the notice that should come first. The table is parked; copy it anew with `landfall tables … resync`."
     MALFORMED = 304 "PgMalformedMessage" Internal Never: "A message of the stream is not what its kind says: too short, too long, or with a mark that is not defined."; "Nothing is skipped. Look for a proxy between server and Landfall, and report the text with the server's version."

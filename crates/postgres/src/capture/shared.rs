@@ -411,33 +411,33 @@ impl Shared {
         })
     }
 
-    /// Parks the tables that no destination takes, before anything of theirs is streamed: what was copied of them is
-    /// dropped. Tells whether there was one, whose note is to be stored before its first row passes by (P87).
-    pub(crate) fn park_unfit(&self) -> bool {
+    /// Parks the tables that cannot be carried and are being copied: what came of them is dropped. The note is in the record
+    /// before their partitions are given up, so it is stored with whatever passes them (P87).
+    pub(crate) fn park_unfit(&self) {
         let unfit = self.unfit.borrow().clone();
-        let (mut parked, mut given_up) = (Vec::new(), Vec::new());
-        if !unfit.is_empty() {
-            self.change_record(|record| {
-                for table in &mut record.tables {
-                    let is_done = matches!(table.phase, TablePhase::Parked | TablePhase::Removed);
-                    let Some(cause) = unfit.get(&table.relation).filter(|_| !is_done) else { continue };
-                    let at = table.copy.as_ref().map_or(record.through, |copy| copy.consistent_point);
-                    table.phase = TablePhase::Parked;
-                    let (code, reason) = (cause.code.to_string(), cause.text.to_string());
-                    table.park = Some(ParkNote { at, passed: at, code, reason });
-                    given_up.push(PartitionId(table.stream_partition));
-                    given_up.extend(table.copy.as_ref().map(|copy| PartitionId(copy.partition)));
-                    parked.push((table.target.clone(), cause.clone()));
-                }
-            });
+        if unfit.is_empty() {
+            return;
         }
+        let (mut parked, mut given_up) = (Vec::new(), Vec::new());
+        self.change_record(|record| {
+            for table in &mut record.tables {
+                let is_done = matches!(table.phase, TablePhase::Parked | TablePhase::Removed);
+                let Some(cause) = unfit.get(&table.relation).filter(|_| !is_done) else { continue };
+                let at = table.copy.as_ref().map_or(record.through, |copy| copy.consistent_point);
+                table.phase = TablePhase::Parked;
+                let (code, reason) = (cause.code.to_string(), cause.text.to_string());
+                table.park = Some(ParkNote { at, passed: at, code, reason });
+                given_up.push(PartitionId(table.stream_partition));
+                given_up.extend(table.copy.as_ref().map(|copy| PartitionId(copy.partition)));
+                parked.push((table.target.clone(), cause.clone()));
+            }
+        });
         for (table, cause) in &parked {
             tracing::error!(pipeline = %self.options.pipeline, %table, code = %cause.code,
                 "table parked, its neighbours go on: {}; `landfall tables CONFIG {} resync {table}` copies it anew",
                 cause.text, self.options.pipeline);
         }
         self.retire(given_up);
-        !parked.is_empty()
     }
 
     /// Why a table's rows are not taken, if they are not.

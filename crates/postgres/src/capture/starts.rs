@@ -12,6 +12,7 @@ use rand::RngExt;
 use super::copies::{self, Copies};
 use super::copy::{self, ToCopy};
 use super::handover::Generation;
+use super::options::CaptureOptions;
 use super::shared::{Shared, Stage};
 use super::table::{Captured, Parked};
 use super::task::{Ended, Seen, tables};
@@ -49,13 +50,7 @@ pub(super) async fn first_start(
         return Err(Ended::Final { code: code::NO_TABLE, text });
     }
     let server = &seen.server;
-    let mut record = SourceRecord::intent(
-        options.slot.clone(),
-        server.system_identifier,
-        server.database_oid,
-        server.timeline,
-        options.option_set(),
-    );
+    let mut record = intent(options, server);
     // Places of a slot that was here before may still be in a destination, under its partitions' numbers: they go on where
     // it is known where they were, and begin anywhere else.
     let before = shared.with_record(|record| record.map(|record| (record.epoch, record.next_partition)));
@@ -107,6 +102,12 @@ pub(super) async fn first_start(
     Ok(Starts { connection: Some(exported.into_connection()), tables: follows, from: point })
 }
 
+/// What is stored before anything is made (P52).
+fn intent(options: &CaptureOptions, server: &ServerFacts) -> SourceRecord {
+    let slot = options.slot.clone();
+    SourceRecord::intent(slot, server.system_identifier, server.database_oid, server.timeline, options.option_set())
+}
+
 fn no_identity(name: &crate::TableName) -> Parked {
     let table = crate::sql::relation(name);
     let reason = format!(
@@ -124,13 +125,7 @@ fn park(shared: &Shared, table: &mut TableRecord, at: Lsn, Parked { code, reason
 /// From where another's slot stands, without a copy.
 pub(super) async fn adopt(shared: &Arc<Shared>, seen: &Seen, at: Lsn, generation: Generation) -> Result<Starts, Ended> {
     let (options, server) = (&shared.options, &seen.server);
-    let mut record = SourceRecord::intent(
-        options.slot.clone(),
-        server.system_identifier,
-        server.database_oid,
-        server.timeline,
-        options.option_set(),
-    );
+    let mut record = intent(options, server);
     record.made(crate::SlotIdentity {
         system_identifier: server.system_identifier,
         database_oid: server.database_oid,

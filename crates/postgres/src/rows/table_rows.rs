@@ -117,7 +117,8 @@ impl TableRows {
         let op = if filled().any(|filled| filled.is_key_change) { Op::Insert } else { Op::Update };
         let cells = || filled().map(|filled| filled.cell);
         if op == Op::Insert {
-            self.push_old(stamp, old).map_err(|failed| self.refuse(before, Op::Delete, stamp, &failed, cells()))?;
+            self.push(Row { op: Op::Delete, stamp }, old.tuple().cells())
+                .map_err(|failed| self.refuse(before, Op::Delete, stamp, &failed, cells()))?;
         }
         let between = self.mark();
         self.push(Row { op, stamp: image }, cells()).map_err(|failed| {
@@ -132,7 +133,7 @@ impl TableRows {
         let tuple = old.tuple();
         self.check_count(stamp, tuple.len())?;
         let before = self.mark();
-        self.push_old(stamp, old).map_err(|failed| {
+        self.push(Row { op: Op::Delete, stamp }, tuple.cells()).map_err(|failed| {
             let plan = self.plan.clone();
             // What is outside a bare key was not received, though its place says NULL.
             let received = plan
@@ -210,12 +211,20 @@ impl TableRows {
         (self.rows(), self.tally)
     }
 
+    /// Of a row that is gone the key says which; a value of the rest that cannot be carried is no value: a row that was
+    /// refused when it came must still go.
     fn push<'c>(&mut self, row: Row, cells: impl Iterator<Item = Cell<'c>>) -> Result<(), Failed> {
         let columns = self.columns.iter_mut().zip(&self.plan.shape.columns);
         for (at, ((column, shape), cell)) in columns.zip(cells).enumerate() {
             let fault = match cell {
                 Cell::Text(text) => match column.push_text(text, &mut self.tally) {
                     Ok(()) => continue,
+                    Err(fault) if row.op == Op::Delete && !shape.is_key && fault != Fault::Full => {
+                        column.cut(self.ops.len());
+                        column.push_null();
+                        self.tally.nulled += 1;
+                        continue;
+                    }
                     Err(fault) => CellFault::Value(fault),
                 },
                 Cell::Null if shape.is_key && shape.is_not_null => CellFault::NullInKey,
@@ -228,36 +237,6 @@ impl TableRows {
             return Err(Failed { column: at, fault });
         }
         self.push_meta(&row);
-        Ok(())
-    }
-
-    /// Appends a row that is gone. Its key says which; of the rest, a value that cannot be carried is no value: a row that
-    /// was refused when it came must still go.
-    fn push_old(&mut self, stamp: Stamp, old: OldTuple<'_>) -> Result<(), Failed> {
-        let rows = self.rows();
-        let columns = self.columns.iter_mut().zip(&self.plan.shape.columns);
-        for (at, ((column, shape), cell)) in columns.zip(old.tuple().cells()).enumerate() {
-            let fault = match cell {
-                Cell::Text(text) => match column.push_text(text, &mut self.tally) {
-                    Ok(()) => continue,
-                    Err(fault) if shape.is_key || fault == Fault::Full => CellFault::Value(fault),
-                    Err(_) => {
-                        column.cut(rows);
-                        column.push_null();
-                        self.tally.nulled += 1;
-                        continue;
-                    }
-                },
-                Cell::Null if shape.is_key && shape.is_not_null => CellFault::NullInKey,
-                Cell::Null => {
-                    column.push_null();
-                    continue;
-                }
-                Cell::Unchanged => CellFault::Unchanged,
-            };
-            return Err(Failed { column: at, fault });
-        }
-        self.push_meta(&Row { op: Op::Delete, stamp });
         Ok(())
     }
 

@@ -141,7 +141,7 @@ pub enum CopyError {
     },
     /// A row above the limit.
     #[error(
-        "a row of {} has more than {limit} bytes as text, the most that `max_message` allows: raise it, or leave the large column out with `columns` (LF-PG0604)",
+        "a row of {} has more than {limit} bytes as text, the most that `max_message` allows: raise it (LF-PG0604)",
         sql::relation(table)
     )]
     RowTooLarge {
