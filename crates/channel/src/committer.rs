@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
 
-use landfall_log::{Append, RefusedError, Tag, Unit, UnitBody};
+use landfall_log::{Append, RefusedError, StoredUnit, Tag, Unit, UnitBody};
 use landfall_types::{Coded, Durability, Offset, TicketNumber, Timestamp};
 
 use crate::envelope::Rows;
@@ -89,6 +89,7 @@ pub(crate) struct Committer {
     batch: Vec<QueuedUnit>,
     units: Vec<Unit>,
     wake: Vec<Waker>,
+    evicted: Vec<StoredUnit>,
     /// What to wait for before a turn, and how long (C26).
     gathering: Gathering,
 }
@@ -136,8 +137,14 @@ impl Committer {
             batch: Vec::new(),
             units: Vec::new(),
             wake: Vec::new(),
+            evicted: Vec::new(),
             gathering: Gathering::default(),
         }
+    }
+
+    /// Whether publishers that were just answered may be back in a moment: then the next turn waits for them.
+    pub(crate) fn is_gathering(&self) -> bool {
+        self.gathering.is_expecting()
     }
 
     pub(crate) fn partition(&self) -> &Arc<Partition> {

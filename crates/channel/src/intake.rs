@@ -65,7 +65,7 @@ pub(crate) enum Handover {
 }
 
 impl Handover {
-    fn items(&self) -> usize {
+    pub(crate) fn items(&self) -> usize {
         match self {
             Handover::One(_) => 1,
             Handover::Many(units) => units.len(),
@@ -76,6 +76,14 @@ impl Handover {
         match self {
             Handover::One(unit) => unit.cost(),
             Handover::Many(units) => units.iter().map(|unit| unit.cost()).sum(),
+        }
+    }
+
+    /// Of the units alone, without what each costs beside.
+    pub(crate) fn unit_bytes(&self) -> u64 {
+        match self {
+            Handover::One(unit) => unit.bytes as u64,
+            Handover::Many(units) => units.iter().map(|unit| unit.bytes as u64).sum(),
         }
     }
 
@@ -161,14 +169,28 @@ enum Granted {
     Refused(PublishError),
 }
 
+/// What came of a hand-over. `Ok`: the units are queued, and the committer, if it was parked, must be run. `Err`: none is.
+pub(crate) type HandedOver = Result<Option<Box<Committer>>, (PublishError, Handover)>;
+
 /// What a look at the queue gave.
-enum Tried {
+#[derive(Debug)]
+pub(crate) enum Tried {
     /// Queued; a parked committer has to run now.
     Queued(Option<Box<Committer>>),
     Refused(PublishError, Handover),
-    /// Room in the partition, not in the process; the room is reserved.
+    /// Room in the partition, not in the process.
     NoBytes(Handover),
     NoRoom(Handover),
+}
+
+impl Tried {
+    /// What is not queued.
+    pub(crate) fn units(&self) -> Option<&Handover> {
+        match self {
+            Tried::Queued(_) => None,
+            Tried::Refused(_, units) | Tried::NoBytes(units) | Tried::NoRoom(units) => Some(units),
+        }
+    }
 }
 
 /// How long an append may be uncertain before new publishes are refused at once (C33).
@@ -207,19 +229,12 @@ impl Intake {
         self.queued.load(Ordering::Relaxed)
     }
 
-    /// Queues the units, after waiting for room in line if need be. `Ok`: they are queued, and the committer, if it was
-    /// parked, must be run. `Err`: none is.
-    pub(crate) async fn hand_over(
-        &self,
-        units: Handover,
-        by: Instant,
-        deadline: Duration,
-    ) -> Result<Option<Box<Committer>>, (PublishError, Handover)> {
-        let units = match self.try_hand_over(units) {
+    /// Goes on from the first look: queues the units, after waiting for room in line if need be.
+    pub(crate) async fn wait_to_hand_over(&self, tried: Tried, by: Instant, deadline: Duration) -> HandedOver {
+        let units = match tried {
             Tried::Queued(committer) => return Ok(committer),
             Tried::Refused(error, units) => return Err((error, units)),
             Tried::NoBytes(units) if self.admission == Admission::Reject => {
-                self.release(units.items(), units.bytes(), 0);
                 let what = format!("process.channels.queued_bytes: {}", self.process.total());
                 return Err((PublishError::QueueFull { partition: self.partition, what }, units));
             }
@@ -227,8 +242,7 @@ impl Intake {
                 let what = format!("queue: {} units or {}", self.limits.items, self.limits.bytes);
                 return Err((PublishError::QueueFull { partition: self.partition, what }, units));
             }
-            Tried::NoBytes(units) => units,
-            Tried::NoRoom(units) => {
+            Tried::NoBytes(units) | Tried::NoRoom(units) => {
                 if let Err(error) = self.wait_for_room(&units, by, deadline).await {
                     return Err((error, units));
                 }
@@ -251,7 +265,8 @@ impl Intake {
         Ok(self.push(&mut inside, units))
     }
 
-    fn try_hand_over(&self, units: Handover) -> Tried {
+    /// Queues the units if there is room now and nobody is in line before them.
+    pub(crate) fn try_hand_over(&self, units: Handover) -> Tried {
         let (items, bytes) = (units.items(), units.bytes());
         let mut inside = self.inside.lock();
         if let Err(error) = inside.check_gate(self) {
@@ -260,11 +275,11 @@ impl Intake {
         if !inside.waiting.is_empty() || !self.fits(&inside, items, bytes) {
             return Tried::NoRoom(units);
         }
-        inside.items += items;
-        inside.bytes += bytes;
         if !self.process.try_take(units.permits(&self.process)) {
             return Tried::NoBytes(units);
         }
+        inside.items += items;
+        inside.bytes += bytes;
         Tried::Queued(self.push(&mut inside, units))
     }
 

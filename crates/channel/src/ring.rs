@@ -31,8 +31,8 @@ impl TailRing {
         TailRing { inside: Mutex::default(), records_max: u64::from(records_max), bytes_max }
     }
 
-    /// Adds a turn's units, which follow those before.
-    pub(crate) fn push(&self, units: impl Iterator<Item = StoredUnit>) {
+    /// Adds a turn's units, which follow those before. What they displace goes into `evicted`, to be freed outside the lock.
+    pub(crate) fn push(&self, units: impl Iterator<Item = StoredUnit>, evicted: &mut Vec<StoredUnit>) {
         let mut inside = self.inside.lock();
         for unit in units {
             if inside.units.back().is_some_and(|last| last.end() != unit.first) {
@@ -47,6 +47,7 @@ impl TailRing {
             if let Some(oldest) = inside.units.pop_front() {
                 inside.records -= u64::from(oldest.records);
                 inside.bytes -= oldest.rows.len() + UNIT_BYTES;
+                evicted.push(oldest);
             }
         }
     }
@@ -109,10 +110,10 @@ mod tests {
     #[test]
     fn the_oldest_go_first_and_the_newest_stays() {
         let ring = TailRing::new(10, 1 << 20);
-        ring.push((0..5).map(|n| unit(n * 4, 4, 8)));
+        ring.push((0..5).map(|n| unit(n * 4, 4, 8)), &mut Vec::new());
         assert_eq!(firsts(&ring, 11, 20, 100, 1 << 20), None);
         assert_eq!(firsts(&ring, 13, 20, 100, 1 << 20), Some(vec![12, 16]));
-        ring.push(std::iter::once(unit(20, 50, 2 << 20)));
+        ring.push(std::iter::once(unit(20, 50, 2 << 20)), &mut Vec::new());
         assert_eq!(firsts(&ring, 19, 70, 100, 1), None);
         assert_eq!(firsts(&ring, 20, 70, 1, 1), Some(vec![20]));
     }
@@ -121,7 +122,7 @@ mod tests {
     #[test]
     fn a_page_keeps_to_tail_and_budget_but_moves() {
         let ring = TailRing::new(100, 1 << 20);
-        ring.push((0..5).map(|n| unit(n * 2, 2, 100)));
+        ring.push((0..5).map(|n| unit(n * 2, 2, 100)), &mut Vec::new());
         assert_eq!(firsts(&ring, 0, 6, 100, 1 << 20), Some(vec![0, 2, 4]));
         assert_eq!(firsts(&ring, 0, 10, 4, 1 << 20), Some(vec![0, 2]));
         assert_eq!(firsts(&ring, 0, 10, 100, 250), Some(vec![0, 2]));

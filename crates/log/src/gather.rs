@@ -10,7 +10,7 @@ use landfall_types::{Epoch, Offset};
 
 use crate::format::{Front, HEAD_BYTES, Kind, Seed, UnitHead, padded};
 use crate::unit::Unit;
-use crate::vfs::VfsFile;
+use crate::vfs::{VfsFile, zeros};
 
 /// Rows up to this are copied.
 const COPY_BYTES_MAX: usize = 4_096;
@@ -91,18 +91,24 @@ impl Gather {
         chain
     }
 
-    /// Writes what was laid out; gives the bytes taken. Fewer than laid out is a short write.
-    pub(crate) fn write(&self, units: &[Unit], file: &dyn VfsFile, at: u64) -> io::Result<u64> {
+    /// Writes what was laid out and `padding` zeros; gives the bytes taken. Fewer than given is a short write.
+    pub(crate) fn write(&self, units: &[Unit], padding: usize, file: &dyn VfsFile, at: u64) -> io::Result<u64> {
         let slice = |piece: &Piece| match piece {
             Piece::Scratch(range) => IoSlice::new(self.scratch.get(range.clone()).unwrap_or_default()),
             Piece::Rows(place) => IoSlice::new(units.get(*place).map_or(&[][..], |unit| unit.body.stored())),
         };
+        let padding = IoSlice::new(zeros(padding));
         if let [piece] = self.pieces.as_slice() {
-            return Ok(file.write_at(&[slice(piece)], at)? as u64);
+            return Ok(file.write_at(&[slice(piece), padding], at)? as u64);
         }
         let mut written = 0;
-        for call in self.pieces.chunks(SLICES_MAX) {
-            let slices: Vec<IoSlice<'_>> = call.iter().map(slice).collect();
+        let mut left = self.pieces.len();
+        for call in self.pieces.chunks(SLICES_MAX - 1) {
+            let mut slices: Vec<IoSlice<'_>> = call.iter().map(slice).collect();
+            left -= call.len();
+            if left == 0 {
+                slices.push(padding);
+            }
             let given: usize = slices.iter().map(|part| part.len()).sum();
             let taken = file.write_at(&slices, at + written)?;
             written += taken as u64;

@@ -29,7 +29,7 @@ pub struct Preparation {
 
 impl Default for Preparation {
     fn default() -> Self {
-        Preparation { step_min: ByteSize::kib(256), step_max: ByteSize::mib(8), zero_below: ByteSize::kib(64) }
+        Preparation { step_min: ByteSize::kib(256), step_max: ByteSize::mib(8), zero_below: ByteSize::kib(512) }
     }
 }
 

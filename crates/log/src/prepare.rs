@@ -5,7 +5,7 @@
 //! two never fill the same bytes. Where the writer meets unprepared space it waits for that thread or extends by
 //! itself, and counts it.
 
-use std::io::{self, IoSlice};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,13 +14,10 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::options::Preparation;
 use crate::segment::Segment;
-use crate::vfs::{Access, Vfs, VfsFile};
+use crate::vfs::{Access, Vfs, VfsFile, zeros};
 
 /// So many spares are kept: one for a roll, one for a fence.
 pub(crate) const SPARES: usize = 2;
-static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
-/// Zeros written by one call.
-const ZEROS_A_CALL: usize = 1 << 20;
 
 /// An allocated, zero-filled, synced file, and the hold on its name: until it is dropped, nobody makes another spare
 /// under that name, which a rename in progress would take instead.
@@ -87,6 +84,13 @@ struct Inside {
 struct Ahead {
     file: Arc<dyn VfsFile>,
     prepared: u64,
+}
+
+/// How far the active file is prepared, and whether the writer had to see to it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Prepared {
+    pub end: u64,
+    pub was_inline: bool,
 }
 
 /// The right to prepare; given back on drop, also by a panic.
@@ -162,25 +166,24 @@ impl Space {
         self.make_spares(wanted)
     }
 
-    /// Makes sure that `end` bytes of the active file are allocated. True if it had to be done here.
-    pub(crate) fn ensure_prepared(&self, file: &dyn VfsFile, end: u64) -> io::Result<bool> {
-        let is_prepared = |inside: &Inside| inside.active.as_ref().is_some_and(|ahead| end <= ahead.prepared);
-        if is_prepared(&self.inside.lock()) {
-            return Ok(false);
+    /// Makes sure that `end` bytes of the active file are allocated.
+    pub(crate) fn ensure_prepared(&self, file: &dyn VfsFile, end: u64) -> io::Result<Prepared> {
+        let prepared = || self.inside.lock().active.as_ref().map_or(0, |ahead| ahead.prepared);
+        let here = prepared();
+        if end <= here {
+            return Ok(Prepared { end: here, was_inline: false });
         }
         let _turn = self.turn();
-        let prepared = {
-            let inside = self.inside.lock();
-            if is_prepared(&inside) {
-                return Ok(true);
-            }
-            inside.active.as_ref().map_or(0, |ahead| ahead.prepared)
-        };
-        file.allocate(prepared, end - prepared)?;
+        // Perhaps by whoever had the turn before.
+        let here = prepared();
+        if end <= here {
+            return Ok(Prepared { end: here, was_inline: true });
+        }
+        file.allocate(here, end - here)?;
         if let Some(ahead) = self.inside.lock().active.as_mut() {
             ahead.prepared = end;
         }
-        Ok(true)
+        Ok(Prepared { end, was_inline: true })
     }
 
     /// Waits until nobody prepares, then holds the right to.
@@ -322,32 +325,18 @@ pub(crate) fn spare_name(slot: usize) -> String {
 
 fn fill(file: &dyn VfsFile, at: u64, bytes: u64) -> io::Result<()> {
     file.allocate(at, bytes)?;
-    let mut done = 0;
-    while done < bytes {
-        let mut call = Vec::with_capacity(ZEROS_A_CALL / ZEROS.len());
-        let mut len = 0;
-        while len < ZEROS_A_CALL && done + (len as u64) < bytes {
-            let part = (bytes - done - len as u64).min(ZEROS.len() as u64) as usize;
-            call.push(IoSlice::new(&ZEROS[..part]));
-            len += part;
-        }
-        match file.write_at(&call, at + done)? {
-            0 => return Err(io::ErrorKind::WriteZero.into()),
-            written => done += written as u64,
-        }
-    }
-    Ok(())
+    file.zero(at, bytes)
 }
 
 fn is_clean(file: &dyn VfsFile, bytes: u64) -> io::Result<bool> {
     if file.len()? != bytes {
         return Ok(false);
     }
-    let mut buffer = vec![0u8; ZEROS.len()];
+    let mut buffer = vec![0u8; 64 << 10];
     let mut at = 0;
     while at < bytes {
         let got = file.read_at(&mut buffer, at)?;
-        if got == 0 || buffer[..got] != ZEROS[..got] {
+        if got == 0 || buffer[..got] != *zeros(got) {
             return Ok(false);
         }
         at += got as u64;

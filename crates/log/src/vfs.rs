@@ -71,6 +71,32 @@ pub trait VfsFile: Debug + Send + Sync + 'static {
     fn sync_data(&self) -> io::Result<()>;
     /// Allocates `[at, at + len)` and grows the file to cover it; bytes there read as zero.
     fn allocate(&self, at: u64, len: u64) -> io::Result<()>;
+    /// Writes zeros over allocated bytes. Nothing is durable before a sync; a sync of another handle need not wait for them.
+    fn zero(&self, at: u64, len: u64) -> io::Result<()> {
+        write_zeros(len, |part, done| self.write_at(&[IoSlice::new(part)], at + done))
+    }
     /// Cuts or grows the file.
     fn set_len(&self, len: u64) -> io::Result<()>;
+}
+
+/// Zeros of one call, at an address that direct writes take.
+#[repr(align(4096))]
+struct Zeros([u8; 1 << 20]);
+static ZEROS: Zeros = Zeros([0; 1 << 20]);
+
+/// Zeros for the rest of a page.
+pub(crate) fn zeros(len: usize) -> &'static [u8] {
+    ZEROS.0.get(..len).unwrap_or(&ZEROS.0)
+}
+
+/// Gives `len` zeros to `write`, piece by piece, with how many came before.
+fn write_zeros(len: u64, mut write: impl FnMut(&[u8], u64) -> io::Result<usize>) -> io::Result<()> {
+    let mut done = 0;
+    while done < len {
+        match write(zeros((len - done).min(ZEROS.0.len() as u64) as usize), done)? {
+            0 => return Err(io::ErrorKind::WriteZero.into()),
+            written => done += written as u64,
+        }
+    }
+    Ok(())
 }

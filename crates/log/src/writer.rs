@@ -25,6 +25,8 @@ use crate::vfs::{Access, VfsFile};
 
 /// Class `written`: above this the append that passes it syncs (C41).
 const UNSYNCED_BYTES_MAX: u64 = 64 << 20;
+/// What the page cache holds at the least.
+const PAGE: u64 = 4_096;
 /// A segment's summary may take this part of the next one.
 pub(crate) const SUMMARY_PART: u64 = 8;
 
@@ -216,11 +218,12 @@ impl LogWriter {
                 Err(Failure::Uncertain(cause)) => return Append::Uncertain(cause),
             }
         }
-        match self.space.ensure_prepared(self.active.file.as_ref(), self.active.tip.byte + bytes) {
-            Ok(extended_inline) => times.extended_inline = extended_inline,
+        let prepared = match self.space.ensure_prepared(self.active.file.as_ref(), self.active.tip.byte + bytes) {
+            Ok(prepared) => prepared,
             Err(source) => return Append::Refused(self.no_space(bytes, Some(source))),
-        }
-        match self.write(units, bytes, end, &mut times) {
+        };
+        times.extended_inline = prepared.was_inline;
+        match self.write(units, bytes, prepared.end, end, &mut times) {
             Ok(()) => Append::Durable { end, times },
             Err(cause) => Append::Uncertain(cause),
         }
@@ -268,6 +271,7 @@ impl LogWriter {
         &mut self,
         units: &[Unit],
         bytes: u64,
+        prepared: u64,
         end: Offset,
         times: &mut AppendTimes,
     ) -> Result<(), UncertainCause> {
@@ -283,14 +287,17 @@ impl LogWriter {
         };
         let chain = self.gather.lay_out(units, &target);
         let began = self.options.clock.instant();
-        let written = self.gather.write(units, self.active.file.as_ref(), start.byte);
+        // Whole pages: one that is in no cache would have to be read before a part of it is written.
+        let end_byte = start.byte + bytes;
+        let padding = end_byte.next_multiple_of(PAGE).min(prepared.max(end_byte)) - end_byte;
+        let written = self.gather.write(units, padding as usize, self.active.file.as_ref(), start.byte);
         self.gather.shrink();
         times.write = self.elapsed(began);
         let path = || self.active.segment.path.clone();
         match written {
-            Ok(written) if written == bytes => {}
+            Ok(written) if written == bytes + padding => {}
             Ok(written) => {
-                let cause = UncertainCause::WriteShort { path: path(), written, given: bytes };
+                let cause = UncertainCause::WriteShort { path: path(), written, given: bytes + padding };
                 return Err(self.give_up(cause));
             }
             Err(source) => {

@@ -8,12 +8,13 @@ use bytes::Bytes;
 use landfall_log::{Tag, UnitBody};
 use landfall_types::{Coded, PartitionId};
 
-use super::{Channel, PublishOptions};
+use super::{Channel, ChannelShared, PublishOptions};
 use crate::chain::{ChainId, Link};
+use crate::committer::Committer;
 use crate::envelope;
 use crate::error::PublishError;
-use crate::intake::{Handover, Queued, QueuedUnit};
-use crate::keys::{Gate, Sequences, tag};
+use crate::intake::{HandedOver, Handover, Queued, QueuedUnit, Tried};
+use crate::keys::{Gate, KeyName, Sequences, tag};
 use crate::options::{DEADLINE, DEADLINE_DEFAULT};
 use crate::outcome::{Committed, PublishOutcome, Timings};
 use crate::partition::Partition;
@@ -31,32 +32,33 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
+    fn new(options: &PublishOptions) -> Call<'_> {
+        let deadline = options.deadline.unwrap_or(DEADLINE_DEFAULT).clamp(DEADLINE.0, DEADLINE.1);
+        Call { options, deadline, admitted: Instant::now() }
+    }
+
     fn expires(&self) -> Instant {
         self.admitted + self.deadline
     }
 }
 
-/// What one call publishes as a unit.
-#[expect(clippy::large_enum_variant, reason = "a box would be the allocation that one record saves")]
-enum Records {
-    One(Record),
-    Many(Vec<Record>),
+/// How far a publish has come without waiting for anything.
+enum Step<'a> {
+    /// It is queued, or its outcome is known.
+    Ticket(Ticket),
+    /// Not taken; the records go back.
+    Refused(PublishError, Option<Link>),
+    /// There is too much to encode here.
+    Large(&'a Arc<Partition>, Option<Link>),
+    /// There was no room at the first look.
+    Waiting(&'a Arc<Partition>, Tried, Ticket),
 }
 
-impl Records {
-    fn as_slice(&self) -> &[Record] {
-        match self {
-            Records::One(record) => std::slice::from_ref(record),
-            Records::Many(records) => records,
-        }
-    }
-
-    fn into_vec(self) -> Vec<Record> {
-        match self {
-            Records::One(record) => vec![record],
-            Records::Many(records) => records,
-        }
-    }
+/// What a unit is made of.
+struct Encoded {
+    body: UnitBody,
+    key: Option<(KeyName, u64)>,
+    sequences: Option<Sequences>,
 }
 
 /// A unit that is ready to be queued, and the ticket that waits for it.
@@ -68,7 +70,11 @@ struct Prepared {
 impl Channel {
     /// Publishes one record. Dropping the future withdraws it, unless the committer has taken it.
     pub async fn publish(&self, record: Record, options: PublishOptions) -> PublishOutcome {
-        self.submit(Records::One(record), options).await.await
+        let call = Call::new(&options);
+        match self.begin(std::slice::from_ref(&record), &call) {
+            Step::Ticket(ticket) => ticket.await,
+            step => self.go_on(step, vec![record], &call).await.await,
+        }
     }
 
     /// Publishes a batch: one partition, consecutive offsets, all or none at every instant (C4). Only the first record
@@ -80,37 +86,69 @@ impl Channel {
     /// Waits for room in line, up to the deadline, then hands the batch over without waiting for the commit, so that a
     /// stream can have several under way in order. A refusal is a ticket that is ready.
     pub async fn submit_batch(&self, records: Vec<Record>, options: PublishOptions) -> Ticket {
-        self.submit(Records::Many(records), options).await
+        let call = Call::new(&options);
+        match self.begin(&records, &call) {
+            Step::Ticket(ticket) => ticket,
+            step => self.go_on(step, records, &call).await,
+        }
     }
 
-    async fn submit(&self, records: Records, options: PublishOptions) -> Ticket {
-        let call = Call {
-            options: &options,
-            deadline: options.deadline.unwrap_or(DEADLINE_DEFAULT).clamp(DEADLINE.0, DEADLINE.1),
-            admitted: Instant::now(),
-        };
-        let link = options.chain.as_ref().map(ChainId::enter);
-        let partition = match self.admit(records.as_slice(), link.as_ref(), &call) {
+    /// Goes as far as there is nothing to wait for, which is mostly the whole way: no future then carries the records
+    /// from one call to the next.
+    fn begin(&self, records: &[Record], call: &Call<'_>) -> Step<'_> {
+        let link = call.options.chain.as_ref().map(ChainId::enter);
+        let partition = match self.admit(records, link.as_ref(), call) {
             Ok(partition) => partition,
-            Err(error) => return self.refused(error, records.into_vec(), link.as_ref()),
+            Err(error) => return Step::Refused(error, link),
         };
-        if records.as_slice().is_empty() {
-            return Ticket::ready(self.nothing(&partition));
+        if records.is_empty() {
+            return Step::Ticket(Ticket::ready(self.nothing(partition)));
         }
-        match self.prepare(&partition, records, options.sequences.clone(), link, &call).await {
-            Err(ticket) => ticket,
-            Ok(prepared) => self.queue(&partition, prepared, &call).await,
+        if is_large(records) {
+            return Step::Large(partition, link);
+        }
+        let encoded = encode(&self.shared, records, call.options.sequences.clone());
+        match self.prepare(partition, encoded, link, call) {
+            Err(ticket) => Step::Ticket(ticket),
+            Ok(Prepared { queued, ticket }) => {
+                let bytes = queued.bytes as u64;
+                match partition.intake.try_hand_over(Handover::One(queued)) {
+                    Tried::Queued(committer) => {
+                        was_queued(partition, committer, 1, bytes);
+                        Step::Ticket(ticket)
+                    }
+                    tried => Step::Waiting(partition, tried, ticket),
+                }
+            }
+        }
+    }
+
+    async fn go_on(&self, step: Step<'_>, records: Vec<Record>, call: &Call<'_>) -> Ticket {
+        match step {
+            Step::Ticket(ticket) => ticket,
+            Step::Refused(error, link) => self.refused(error, records, link.as_ref()),
+            Step::Waiting(partition, tried, ticket) => {
+                let bytes = tried.units().map_or(0, |units| units.unit_bytes());
+                let handed = partition.intake.wait_to_hand_over(tried, call.expires(), call.deadline).await;
+                self.handed_over(partition, handed, 1, bytes);
+                ticket
+            }
+            Step::Large(partition, link) => {
+                match self.prepare_anywhere(partition, records, call.options.sequences.clone(), link, call).await {
+                    Err(ticket) => ticket,
+                    Ok(Prepared { queued, ticket }) => {
+                        self.hand_over(partition, Handover::One(queued), call).await;
+                        ticket
+                    }
+                }
+            }
         }
     }
 
     /// Publishes records together: one reservation, adjacent tickets, one outcome per record, in order (C5). Records with
     /// an idempotency key are units of their own, runs without are one. A bad record is refused alone (C8).
     pub async fn publish_group(&self, records: Vec<Record>, options: PublishOptions) -> Vec<PublishOutcome> {
-        let call = Call {
-            options: &options,
-            deadline: options.deadline.unwrap_or(DEADLINE_DEFAULT).clamp(DEADLINE.0, DEADLINE.1),
-            admitted: Instant::now(),
-        };
+        let call = Call::new(&options);
         let mut outcomes: Vec<Option<PublishOutcome>> = Vec::new();
         outcomes.resize_with(records.len(), || None);
         let mut tickets: Vec<(Ticket, Vec<usize>)> = Vec::new();
@@ -131,7 +169,7 @@ impl Channel {
     }
 
     /// Checks everything that needs no ticket (C8), and routes (C12).
-    fn admit(&self, records: &[Record], link: Option<&Link>, call: &Call<'_>) -> Result<Arc<Partition>, PublishError> {
+    fn admit(&self, records: &[Record], link: Option<&Link>, call: &Call<'_>) -> Result<&Arc<Partition>, PublishError> {
         let limits = &self.shared.options.limits;
         if let Some(first) = link.and_then(Link::broken_by) {
             return Err(PublishError::ChainBroken { first });
@@ -150,7 +188,7 @@ impl Channel {
         }
         let partition = self.route(call.options.partition, call.options.keyless, records.first())?;
         for (index, record) in records.iter().enumerate() {
-            check_parent(index, record, &partition)?;
+            check_parent(index, record, partition)?;
         }
         if records.len() > 1 {
             let value: u64 = records.iter().map(|record| envelope::row_len(record) as u64).sum();
@@ -178,14 +216,14 @@ impl Channel {
         named: Option<PartitionId>,
         keyless: Option<PartitionId>,
         first: Option<&Record>,
-    ) -> Result<Arc<Partition>, PublishError> {
+    ) -> Result<&Arc<Partition>, PublishError> {
         let keys = first.map(|record| (record.key.as_deref(), record.idempotency_key.as_deref()));
         let partition = match (named, keys) {
             (Some(partition), _) => partition,
             (None, Some((Some(key), _) | (None, Some(key)))) => self.partition_for(Some(key)),
             (None, _) => keyless.unwrap_or_else(|| self.partition_for(None)),
         };
-        self.partition(partition).cloned().ok_or_else(|| PublishError::UnknownPartition {
+        self.partition(partition).ok_or_else(|| PublishError::UnknownPartition {
             channel: Arc::clone(&self.shared.name),
             partition,
             partitions: self.partitions(),
@@ -213,35 +251,19 @@ impl Channel {
         })
     }
 
-    /// Encodes, and passes the key gate. `Err`: the outcome is known, or another publish under the key is waited for.
-    async fn prepare(
+    /// Encodes where it holds nobody up, and passes the key gate.
+    async fn prepare_anywhere(
         &self,
         partition: &Arc<Partition>,
-        records: Records,
+        records: Vec<Record>,
         sequences: Option<Sequences>,
         link: Option<Link>,
         call: &Call<'_>,
     ) -> Result<Prepared, Ticket> {
-        let all = records.as_slice();
-        let count = all.len() as u32;
-        let key = match all.first().and_then(|record| record.idempotency_key.as_deref()) {
-            Some(key) => {
-                let name = self.shared.seed.name(key);
-                Some((name, self.shared.seed.body(all)))
-            }
-            None => None,
-        };
-        let tag = match (&key, &sequences) {
-            (Some((name, body)), _) => Tag::Key(tag(name, *body)),
-            (None, Some(sequences)) => Tag::Sequence(sequences.block()),
-            (None, None) => Tag::None,
-        };
-        let codec = self.shared.options.codec;
-        let size: usize = all.iter().map(envelope::row_len).sum();
-        let encode = move || UnitBody::new(tag, codec, envelope::encode(records.as_slice()), count);
-        let body = if size > ENCODE_INLINE_BYTES {
-            match tokio::task::spawn_blocking(encode).await {
-                Ok(body) => body,
+        let encoded = if is_large(&records) {
+            let shared = Arc::clone(&self.shared);
+            match tokio::task::spawn_blocking(move || encode(&shared, &records, sequences)).await {
+                Ok(encoded) => encoded,
                 // The runtime is going down; nothing was queued, and the payload went with the job.
                 Err(_) => {
                     let channel = Arc::clone(&self.shared.name);
@@ -249,8 +271,20 @@ impl Channel {
                 }
             }
         } else {
-            encode()
+            encode(&self.shared, &records, sequences)
         };
+        self.prepare(partition, encoded, link, call)
+    }
+
+    /// Passes the key gate. `Err`: the outcome is known, or another publish under the key is waited for.
+    fn prepare(
+        &self,
+        partition: &Arc<Partition>,
+        encoded: Encoded,
+        link: Option<Link>,
+        call: &Call<'_>,
+    ) -> Result<Prepared, Ticket> {
+        let Encoded { body, key, sequences } = encoded;
         let unit = Arc::new(Queued {
             cell: TicketCell::new(),
             bytes: body.encoded_len(),
@@ -319,22 +353,18 @@ impl Channel {
         })
     }
 
-    /// Reserves and queues one unit.
-    async fn queue(&self, partition: &Arc<Partition>, prepared: Prepared, call: &Call<'_>) -> Ticket {
-        let Prepared { queued, ticket } = prepared;
-        let bytes = queued.bytes as u64;
-        match partition.intake.hand_over(Handover::One(queued), call.expires(), call.deadline).await {
-            Ok(committer) => {
-                count_queued(partition, 1, bytes);
-                if let Some(committer) = committer {
-                    partition.threads.commit.submit(committer);
-                }
-                ticket
-            }
-            Err((error, units)) => {
-                self.settle_refused(partition, units, &error);
-                ticket
-            }
+    /// Reserves and queues units together.
+    async fn hand_over(&self, partition: &Arc<Partition>, units: Handover, call: &Call<'_>) {
+        let (items, bytes) = (units.items(), units.unit_bytes());
+        let tried = partition.intake.try_hand_over(units);
+        let handed = partition.intake.wait_to_hand_over(tried, call.expires(), call.deadline).await;
+        self.handed_over(partition, handed, items, bytes);
+    }
+
+    fn handed_over(&self, partition: &Arc<Partition>, handed: HandedOver, items: usize, bytes: u64) {
+        match handed {
+            Ok(committer) => was_queued(partition, committer, items, bytes),
+            Err((error, units)) => self.settle_refused(partition, units, &error),
         }
     }
 
@@ -385,8 +415,8 @@ impl Channel {
                 envelope::check(index, &record, limits)?;
                 self.check_schema(&record)?;
                 let partition = self.route(named, Some(keyless), Some(&record))?;
-                check_parent(index, &record, &partition)?;
-                Ok(partition)
+                check_parent(index, &record, partition)?;
+                Ok(Arc::clone(partition))
             };
             match route() {
                 Ok(partition) => {
@@ -424,11 +454,11 @@ impl Channel {
                 .sequences
                 .as_ref()
                 .map(|own| Sequences { producer: own.producer, numbers: unit.numbers.clone().into() });
-            match self.prepare(partition, Records::Many(unit.records), sequences, unit.link, call).await {
+            match self.prepare_anywhere(partition, unit.records, sequences, unit.link, call).await {
                 Err(ticket) => tickets.push((ticket, unit.indexes)),
                 Ok(Prepared { queued, ticket }) => {
                     if !together.is_empty() && (together.len() >= items_max || bytes + queued.cost() > bytes_max) {
-                        self.hand_over(partition, std::mem::take(&mut together), call).await;
+                        self.hand_over(partition, Handover::Many(std::mem::take(&mut together)), call).await;
                         bytes = 0;
                     }
                     bytes += queued.cost();
@@ -438,20 +468,7 @@ impl Channel {
             }
         }
         if !together.is_empty() {
-            self.hand_over(partition, together, call).await;
-        }
-    }
-
-    async fn hand_over(&self, partition: &Arc<Partition>, units: Vec<QueuedUnit>, call: &Call<'_>) {
-        let (items, bytes) = (units.len(), units.iter().map(|unit| unit.bytes as u64).sum());
-        match partition.intake.hand_over(Handover::Many(units), call.expires(), call.deadline).await {
-            Ok(committer) => {
-                count_queued(partition, items, bytes);
-                if let Some(committer) = committer {
-                    partition.threads.commit.submit(committer);
-                }
-            }
-            Err((error, units)) => self.settle_refused(partition, units, &error),
+            self.hand_over(partition, Handover::Many(together), call).await;
         }
     }
 }
@@ -494,12 +511,33 @@ fn add_to_units(
     }
 }
 
-fn count_queued(partition: &Partition, items: usize, bytes: u64) {
+fn was_queued(partition: &Partition, committer: Option<Box<Committer>>, items: usize, bytes: u64) {
     let metrics = &partition.metrics;
     metrics.accepted.increment(items as u64);
     metrics.in_flight.increment(items as f64);
     metrics.items_in.increment(items as u64);
     metrics.bytes_in.increment(bytes);
+    if let Some(committer) = committer {
+        partition.threads.commit.submit(committer);
+    }
+}
+
+fn is_large(records: &[Record]) -> bool {
+    records.iter().map(envelope::row_len).sum::<usize>() > ENCODE_INLINE_BYTES
+}
+
+fn encode(shared: &ChannelShared, records: &[Record], sequences: Option<Sequences>) -> Encoded {
+    let key = records
+        .first()
+        .and_then(|record| record.idempotency_key.as_deref())
+        .map(|key| (shared.seed.name(key), shared.seed.body(records)));
+    let tag = match (&key, &sequences) {
+        (Some((name, body)), _) => Tag::Key(tag(name, *body)),
+        (None, Some(sequences)) => Tag::Sequence(sequences.block()),
+        (None, None) => Tag::None,
+    };
+    let body = UnitBody::new(tag, shared.options.codec, envelope::encode(records), records.len() as u32);
+    Encoded { body, key, sequences }
 }
 
 fn check_parent(index: usize, record: &Record, partition: &Partition) -> Result<(), PublishError> {

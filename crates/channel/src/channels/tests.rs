@@ -86,12 +86,20 @@ fn not_stored(outcome: PublishOutcome) -> crate::NotStored {
 }
 
 async fn read_from(channel: &Channel, partition: PartitionId, from: Offset) -> Vec<Delivered> {
+    try_read_from(channel, partition, from).await.unwrap()
+}
+
+async fn try_read_from(
+    channel: &Channel,
+    partition: PartitionId,
+    from: Offset,
+) -> Result<Vec<Delivered>, crate::ReadError> {
     let mut all = Vec::new();
     let mut from = from;
     loop {
-        let page = channel.read(partition, from, 1_000, 1 << 20).await.unwrap();
+        let page = channel.read(partition, from, 1_000, 1 << 20).await?;
         match page.last() {
-            None => return all,
+            None => return Ok(all),
             Some(last) => from = Offset(last.offset.0 + 1),
         }
         all.extend(page);

@@ -24,6 +24,9 @@ pub(super) struct Stamps {
     pub(super) times: AppendTimes,
 }
 
+/// Tickets that are answered before their publishers are woken.
+const ANSWERED_TOGETHER: usize = 32;
+
 impl Committer {
     /// Shows the evidence's units to readers and answers their tickets; gives the buffer of units back.
     pub(super) fn expose(&mut self, mut evidence: Evidence, end: Offset, stamps: Stamps) -> Vec<Unit> {
@@ -33,7 +36,7 @@ impl Committer {
         let mut bytes = 0usize;
         let origin_epoch = evidence.epoch;
         let append_time = evidence.units.first().map(|unit| unit.append_time).unwrap_or_default();
-        partition.ring.push(evidence.units.drain(..).map(|unit| {
+        let stored = evidence.units.drain(..).map(|unit| {
             bytes += unit.body.encoded_len();
             let stored = StoredUnit {
                 first,
@@ -46,7 +49,8 @@ impl Committer {
             };
             first = stored.end();
             stored
-        }));
+        });
+        partition.ring.push(stored, &mut self.evicted);
         self.next = end;
         partition.tail.advance(end);
         let claims = std::mem::take(&mut *partition.claimed.lock());
@@ -65,52 +69,60 @@ impl Committer {
             }
             partition.metrics.key_entries.set(keys.len() as f64);
         }
-        partition.tail.wake();
-        let mut released = Released::default();
-        let total = partition.intake.process_total();
-        let class = self.class();
-        let visible_at = Instant::now();
-        for claimed in &claims {
-            let since = |at: Instant| at.saturating_duration_since(claimed.queued.admitted);
-            let timings = Timings {
-                claimed: since(stamps.claimed_at),
-                written: since(stamps.written_at + stamps.times.write),
-                synced: since(stamps.written_at + stamps.times.write + stamps.times.sync),
-                visible: since(visible_at),
-            };
-            let settlement = Settlement::Committed {
-                first: claimed.first,
-                count: claimed.queued.body.records(),
-                skipped: claimed.skipped(),
-                epoch,
-                class,
-                duplicate: false,
-                timings,
-            };
-            claimed.queued.cell.settle(settlement, &mut self.wake);
-            released.add(&claimed.queued, total);
-        }
-        partition.intake.release(released.items, released.bytes, released.permits);
-        // Who is answered now may publish again at once; who waits already is to be in the same turn.
-        self.gathering.expect(claims.len() + partition.intake.queued());
-        // The oldest ticket of the turn stands for it in the histograms: one reading a turn, none per record.
-        if let Some(oldest) = claims.first() {
-            let metrics = &partition.metrics;
-            metrics.queue_wait_seconds.record(stamps.claimed_at.saturating_duration_since(oldest.queued.admitted));
-            metrics.ack_seconds.record(visible_at.saturating_duration_since(oldest.queued.admitted));
-            metrics.turn_records.record(end.since(evidence.first) as f64);
-            metrics.turn_bytes.record(bytes as f64);
-            metrics.committed.increment(claims.len() as u64);
-            metrics.in_flight.decrement(claims.len() as f64);
-            metrics.items_out.increment(claims.len() as u64);
-            metrics.bytes_out.increment(bytes as u64);
-            metrics.tail_offset.set(end.0 as f64);
-        }
+        // Before the first answer: who is answered finds the partition as it is.
         if partition.condition().health == Health::Full {
             partition.set_condition(Condition::READY);
             tracing::info!(channel = %partition.channel, partition = %partition.id, offset = %end, "room again: publishes are taken");
         }
-        self.wake_all();
+        partition.tail.wake();
+        let class = self.class();
+        let visible_at = Instant::now();
+        // Who is answered now may publish again at once; who waits already is to be in the same turn.
+        let (answered, waiting) = (claims.len(), partition.intake.queued());
+        // The oldest ticket of the turn stands for it in the histograms: one reading a turn, none per record.
+        if let Some(oldest) = claims.first().map(|claimed| claimed.queued.admitted) {
+            let metrics = &partition.metrics;
+            metrics.queue_wait_seconds.record(stamps.claimed_at.saturating_duration_since(oldest));
+            metrics.ack_seconds.record(visible_at.saturating_duration_since(oldest));
+            metrics.turn_records.record(end.since(evidence.first) as f64);
+            metrics.turn_bytes.record(bytes as f64);
+            metrics.committed.increment(answered as u64);
+            metrics.in_flight.decrement(answered as f64);
+            metrics.items_out.increment(answered as u64);
+            metrics.bytes_out.increment(bytes as u64);
+            metrics.tail_offset.set(end.0 as f64);
+        }
+        let total = partition.intake.process_total();
+        let mut claims = claims.into_iter();
+        // The first wake while the rest is being answered.
+        while claims.len() > 0 {
+            let mut released = Released::default();
+            for claimed in claims.by_ref().take(ANSWERED_TOGETHER) {
+                let since = |at: Instant| at.saturating_duration_since(claimed.queued.admitted);
+                let timings = Timings {
+                    claimed: since(stamps.claimed_at),
+                    written: since(stamps.written_at + stamps.times.write),
+                    synced: since(stamps.written_at + stamps.times.write + stamps.times.sync),
+                    visible: since(visible_at),
+                };
+                let settlement = Settlement::Committed {
+                    first: claimed.first,
+                    count: claimed.queued.body.records(),
+                    skipped: claimed.skipped(),
+                    epoch,
+                    class,
+                    duplicate: false,
+                    timings,
+                };
+                claimed.queued.cell.settle(settlement, &mut self.wake);
+                released.add(&claimed.queued, total);
+            }
+            partition.intake.release(released.items, released.bytes, released.permits);
+            self.wake_all();
+        }
+        self.gathering.expect(answered + waiting);
+        // Nobody waits for what is freed here.
+        self.evicted.clear();
         evidence.units
     }
 

@@ -30,6 +30,11 @@ impl Gathering {
         self.expected = tickets;
     }
 
+    /// Whether there is anybody to wait for.
+    pub(super) fn is_expecting(&self) -> bool {
+        self.expected > 1
+    }
+
     pub(super) fn note_sync(&mut self, took: Duration) {
         self.sync_time = (self.sync_time * 7 + took) / 8;
     }
@@ -40,7 +45,7 @@ impl Gathering {
 
     /// Gives the expected publishers a moment to be in the queue, whose length `queued` tells.
     pub(super) fn wait(&mut self, queued: impl Fn() -> usize) {
-        if self.expected <= 1 {
+        if !self.is_expecting() {
             return;
         }
         let (start, patience) = (Instant::now(), self.patience());

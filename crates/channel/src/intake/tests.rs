@@ -30,7 +30,8 @@ fn intake(items: u32, process: &ProcessBudget) -> Intake {
 
 async fn offer(intake: &Intake, bytes: usize, patience: Duration) -> Result<(), PublishError> {
     let by = Instant::now() + patience;
-    intake.hand_over(Handover::One(unit(bytes)), by, patience).await.map(|_| ()).map_err(|(error, _)| error)
+    let tried = intake.try_hand_over(Handover::One(unit(bytes)));
+    intake.wait_to_hand_over(tried, by, patience).await.map(|_| ()).map_err(|(error, _)| error)
 }
 
 const SOON: Duration = Duration::from_millis(30);

@@ -166,6 +166,8 @@ fn run(shared: &Shared) {
 fn put_back(shared: &Shared, committer: Box<Committer>, after: After) {
     let partition = Arc::clone(committer.partition());
     let committer = match after {
+        // Those who come back find it at work: nobody has to wake a thread for it.
+        After::Again if committer.is_gathering() && shared.ready.load(Ordering::Acquire) == 0 => committer,
         After::Park | After::Again => match partition.intake.park(committer) {
             None => return,
             Some(committer) => committer,

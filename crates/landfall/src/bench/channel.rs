@@ -1,7 +1,7 @@
 //! Publish against raw append and `fdatasync` of the same batch sizes.
 //!
 //! Publishers wait for each acknowledgement before they send the next record, so P publishers make turns of up to P
-//! records; the limit writes P records at a time. Afterwards every record is read back in offset order, and a chain
+//! records; the limit writes P records at a time. Both sides have made what they write before the clock starts. Afterwards every record is read back in offset order, and a chain
 //! of checksums over what was read is compared with one over what each publisher was told it had committed.
 
 use std::sync::Arc;
@@ -77,7 +77,7 @@ fn case(
     let (mut rates, mut latencies, mut verified) = (Vec::new(), Vec::new(), true);
     for round in 0..=plan.rounds {
         let (raw_rate, raw_latencies) = raw_round(raw, &batch, publishers, plan.round)?;
-        let published = runtime.block_on(our_round(channel, publishers, round as u64, plan.round))?;
+        let published = runtime.block_on(our_round(channel, publishers, plan.round))?;
         verified &= runtime.block_on(reads_back(channel, &published))?;
         if round > 0 {
             rates.push((published.records.len() as f64 / published.took.as_secs_f64(), raw_rate));
@@ -90,26 +90,17 @@ fn case(
     Ok((rate, latency))
 }
 
-fn payload(publisher: u64, n: u64) -> [u8; RECORD_BYTES] {
-    numbered(template(publisher), n)
-}
+/// A publisher sends so many payloads in turn.
+const PAYLOADS: u64 = 64;
 
-/// What all records of a publisher share; made before the clock starts.
-fn template(publisher: u64) -> [u8; RECORD_BYTES] {
+fn payload(publisher: u64, n: u64) -> [u8; RECORD_BYTES] {
     let mut bytes = [0; RECORD_BYTES];
-    let mut word = publisher.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut word = (publisher * PAYLOADS + n % PAYLOADS).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     for chunk in bytes.chunks_exact_mut(8) {
         word = word.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
         chunk.copy_from_slice(&word.to_le_bytes());
     }
     bytes
-}
-
-fn numbered(mut template: [u8; RECORD_BYTES], n: u64) -> [u8; RECORD_BYTES] {
-    if let Some(number) = template.first_chunk_mut() {
-        *number = n.to_le_bytes();
-    }
-    template
 }
 
 fn raw_round(raw: &mut RawLog, batch: &[u8], records: usize, round: Duration) -> anyhow::Result<(f64, Vec<f64>)> {
@@ -129,26 +120,29 @@ struct Published {
     took: Duration,
 }
 
-async fn our_round(channel: &Channel, publishers: usize, round: u64, lasts: Duration) -> anyhow::Result<Published> {
+async fn our_round(channel: &Channel, publishers: usize, lasts: Duration) -> anyhow::Result<Published> {
+    let payloads = |publisher| (0..PAYLOADS).map(|n| Bytes::copy_from_slice(&payload(publisher, n))).collect();
+    let payloads: Vec<Vec<Bytes>> = (0..publishers as u64).map(payloads).collect();
     let start = Instant::now();
     let mut tasks = tokio::task::JoinSet::new();
-    for publisher in 0..publishers as u64 {
+    for (publisher, payloads) in payloads.into_iter().enumerate() {
         let channel = channel.clone();
         tasks.spawn(async move {
             let (mut records, mut latencies) = (Vec::new(), Vec::new());
-            let template = template(publisher);
-            let mut n = round << 32;
-            while start.elapsed() < lasts {
-                n += 1;
-                let record = Record::new(Bytes::copy_from_slice(&numbered(template, n)));
+            let mut asked = start;
+            for (n, payload) in payloads.iter().cycle().enumerate() {
                 let options = PublishOptions { partition: Some(PARTITION), ..PublishOptions::default() };
-                let asked = Instant::now();
-                match channel.publish(record, options).await {
+                match channel.publish(Record::new(payload.clone()), options).await {
                     PublishOutcome::Committed(committed) => {
-                        latencies.push(asked.elapsed().as_secs_f64() * 1e6);
-                        records.push((committed.first, publisher, n));
+                        let answered = Instant::now();
+                        latencies.push(answered.duration_since(asked).as_secs_f64() * 1e6);
+                        records.push((committed.first, publisher as u64, n as u64));
+                        asked = answered;
                     }
                     other => anyhow::bail!("a publish was not committed: {other:?}"),
+                }
+                if asked.duration_since(start) >= lasts {
+                    break;
                 }
             }
             Ok((records, latencies))

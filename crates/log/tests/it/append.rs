@@ -248,6 +248,32 @@ fn the_same_holds_on_disk_beside_housekeeping() {
     assert!(dir.join("spare.0").exists());
 }
 
+/// Would catch the zeros behind an append, which fill its last page, growing a segment past its bound or covering a unit.
+#[test]
+fn what_fills_the_last_page_of_an_append_stays_in_its_bounds() {
+    let vfs = MemoryVfs::new();
+    let segment_bytes = 10_000;
+    let mut opened = PartitionLog::open(
+        Arc::new(vfs.clone()),
+        dir(),
+        identity(),
+        LogOptions { segment_bytes: ByteSize(segment_bytes), ..options() },
+    )
+    .expect("open");
+    for _ in 0..200 {
+        durable(append_one(&mut opened, 333));
+        for path in segment_paths(&vfs) {
+            let len = vfs.contents(&path).expect("file").len() as u64;
+            assert!(
+                len <= segment_bytes.max(options().preparation.step_min.get()),
+                "{} has {len} bytes",
+                path.display()
+            );
+        }
+    }
+    assert_whole(&opened, 333);
+}
+
 /// Would catch a segment that retention takes for older, larger or emptier than it is (C85), also after a restart.
 #[test]
 fn segments_report_what_retention_goes_by() {
