@@ -117,7 +117,8 @@ impl Captured {
         let types = retyped.chain(added).collect();
         let filled =
             diff.added.iter().filter(|_| abilities.takes_new_types).map(|column| column.name.clone()).collect();
-        Follow::Reshape(Unknown { types, filled, key: is_another && now.identity == Identity::Full })
+        let key = abilities.takes_new_keys && now.identity == Identity::Full;
+        Follow::Reshape(Unknown { types, filled, key })
     }
 
     /// The table in its new shape, once what [`Follow::Reshape`] asked for is found.

@@ -353,10 +353,12 @@ impl Shared {
         self.specs.lock().insert(RelationId(spec.id.0), spec);
     }
 
-    /// Whether the engine knows a table under this number with other columns.
+    /// Whether the engine knows a table under this number with other columns, or another key.
     pub(crate) fn is_other_shape(&self, spec: &TableSpec) -> bool {
         let known = self.specs.lock();
-        known.get(&RelationId(spec.id.0)).is_some_and(|known| known.shape == spec.shape && known.schema != spec.schema)
+        known
+            .get(&RelationId(spec.id.0))
+            .is_some_and(|known| known.shape == spec.shape && (known.schema != spec.schema || known.key != spec.key))
     }
 
     /// Whether the engine was told of a partition and not of its end.
