@@ -168,7 +168,7 @@ impl Sink for MemoryTable {
         rows: &'a SchemaRef,
         cx: &'a PlanCx,
     ) -> BoxFuture<'a, Result<SinkPlan, PlanError>> {
-        let key = spec.key.iter().map(|name| name.to_string()).collect();
+        let key = spec.key.iter().map(|name| String::from(&**name)).collect();
         self.inside.lock().keys.insert(spec.shape, key);
         self.plan(rows, cx)
     }

@@ -201,13 +201,14 @@ impl Decoder {
         };
         let stuck = self.tables.values().filter(|table| !table.is_parked).filter_map(|table| {
             let parts: Vec<_> = std::iter::once(table.stream).chain(table.copying).collect();
-            let refused = self.shared.refused(TableId(table.relation.0));
+            let refused = || self.shared.refused(TableId(table.relation.0));
             // A stream that waits for its copy is no backlog, unless that copy's own rows are refused.
-            let in_log = table.set_back.filter(|_| refused.is_some()).and_then(waited);
+            let in_log = table.set_back.and_then(waited).filter(|_| refused().is_some());
             let in_memory = || {
-                parts.iter().filter(|partition| !handover.is_held(**partition)).find_map(|partition| {
+                parts.iter().find_map(|partition| {
                     let (held, since) = handover.waiting_of(*partition)?;
-                    Some((held, waited(since).filter(|_| held >= most)?))
+                    let waited = waited(since).filter(|_| held >= most)?;
+                    (!handover.is_held(*partition)).then_some((held, waited))
                 })
             };
             let (what, waited) = match in_log {
@@ -217,7 +218,7 @@ impl Decoder {
                     (format!("{held} bytes of them wait, at most {most} may"), waited)
                 }
             };
-            let why = refused.map_or(String::new(), |cause| format!(" ({})", cause.text));
+            let why = refused().map_or(String::new(), |cause| format!(" ({})", cause.text));
             let reason = format!("none of its rows was taken for {waited:.0?}{why}, and {what}");
             Some((table.relation, parts, Parked { code: code::BACKLOG, reason }))
         });

@@ -159,6 +159,9 @@ impl Handover {
     pub(crate) fn set_back_past(&self, most: usize) -> Option<(PartitionId, usize)> {
         let (longest, waiting) = {
             let mut inside = self.inside.lock();
+            if inside.behind.is_empty() {
+                return None;
+            }
             let held = inside.behind.keys().map(|stream| (*stream, inside.bytes_of(*stream)));
             let (longest, all) = held.fold((None, 0), |(longest, all), one: (PartitionId, usize)| {
                 let longest = longest.filter(|(_, bytes)| *bytes >= one.1).or(Some(one));

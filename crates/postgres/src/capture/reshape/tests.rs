@@ -47,7 +47,7 @@ fn become_of(now: &Relation, found: &Found, abilities: TableAbilities) -> Result
 }
 
 fn names_of(table: &Captured) -> Vec<String> {
-    table.plan.key().iter().map(|name| name.to_string()).collect()
+    table.plan.key().iter().map(|name| String::from(&**name)).collect()
 }
 
 /// Catches a table that is parked although its channel could carry it, one that goes on into a lake that cannot, and a change
