@@ -15,13 +15,13 @@ use std::task::Waker;
 use std::time::Instant;
 
 use landfall_log::{Append, RefusedError, StoredUnit, Tag, Unit, UnitBody};
-use landfall_types::{Coded, Durability, Offset, TicketNumber, Timestamp};
+use landfall_types::{Coded, Durability, Offset, TicketNumber, Timestamp, with_causes};
 
 use crate::envelope::Rows;
 use crate::error::PublishError;
 use crate::intake::{Errands, Queued, QueuedUnit};
 use crate::keys::Sequences;
-use crate::partition::{Condition, Partition, chain_text};
+use crate::partition::{Condition, Partition};
 use crate::status::Health;
 use crate::store::PartitionWriter;
 use crate::ticket::{Claim, Settlement};
@@ -290,7 +290,7 @@ impl Committer {
                 // Both are the device's, and end by themselves.
                 let is_full = matches!(cause, RefusedError::NoSpace { .. } | RefusedError::Unprepared { .. });
                 let cause = Arc::new(cause);
-                let text = chain_text(&*cause);
+                let text = with_causes(&*cause);
                 if is_full {
                     self.set_full(&text);
                 } else {
@@ -438,7 +438,7 @@ impl Committer {
             Ok(()) => Some(self.next),
             Err(error) => {
                 let partition = &self.partition;
-                tracing::warn!(channel = %partition.channel, partition = %partition.id, cause = %chain_text(&error), "no closing mark; the next start scans instead");
+                tracing::warn!(channel = %partition.channel, partition = %partition.id, cause = %with_causes(&error), "no closing mark; the next start scans instead");
                 None
             }
         }

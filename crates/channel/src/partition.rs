@@ -8,7 +8,7 @@ mod damage;
 use std::ops::Range;
 use std::sync::Arc;
 
-use landfall_types::{ChannelId, Clock, Code, Durability, Offset, PartitionId};
+use landfall_types::{ChannelId, Clock, Code, Durability, Offset, PartitionId, with_causes};
 use parking_lot::{Mutex, RwLock};
 
 use crate::budget::ProcessBudget;
@@ -129,7 +129,7 @@ impl Partition {
                 }
             }
             Err(error) => {
-                let cause: Arc<str> = chain_text(&error).into();
+                let cause: Arc<str> = with_causes(&error).into();
                 tracing::error!(channel = %partition.channel, partition = %partition.id, code = %landfall_types::Coded::code(&error), cause = %cause, "partition stopped");
                 if let landfall_log::OpenError::Stopped { reader, .. } = error {
                     *partition.reader.write() = Some(Arc::new(*reader));
@@ -286,19 +286,4 @@ impl Partition {
             cause: condition.cause.map(|cause| cause.to_string()),
         }
     }
-}
-
-/// An error with its sources, for a log line or a status.
-pub(crate) fn chain_text(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let more = cause.to_string();
-        if !text.contains(&more) {
-            text.push_str(": ");
-            text.push_str(&more);
-        }
-        source = cause.source();
-    }
-    text
 }

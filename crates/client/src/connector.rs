@@ -12,7 +12,7 @@ use landfall_protocol::wire::{
     ephemeral_stream_response,
 };
 use landfall_protocol::{Refusal, header, zerobus_client::ZerobusClient};
-use landfall_types::Retry;
+use landfall_types::{Retry, root_cause};
 use tonic::codec::CompressionEncoding;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code as Grpc, Request, Status, Streaming};
@@ -51,7 +51,7 @@ impl Failure {
     pub(crate) fn status(status: &Status, sub_stream: u16) -> Self {
         // A status with a source was made on this side, from what the transport saw.
         if let Some(source) = std::error::Error::source(status) {
-            let detail = format!("{}: {}", status.message(), root_of(source));
+            let detail = format!("{}: {}", status.message(), root_cause(source));
             return Failure::later(IngestError::ConnectionLost { sub_stream, detail: detail.into() });
         }
         let refusal = Refusal::from_status(status);
@@ -65,13 +65,6 @@ impl Failure {
         let error = IngestError::Status { refusal: Arc::new(refusal), sub_stream };
         Failure { error, ending, connection: false }
     }
-}
-
-fn root_of(mut error: &(dyn std::error::Error + 'static)) -> String {
-    while let Some(source) = error.source() {
-        error = source;
-    }
-    error.to_string()
 }
 
 /// Ends the request stream of an RPC that is given up, at whatever point: the transport keeps an RPC for as
@@ -152,7 +145,7 @@ impl Connector {
         let connecting = tokio::time::timeout(self.connect_timeout, self.endpoint.connect());
         let source: Arc<dyn std::error::Error + Send + Sync> = match connecting.await {
             Ok(Ok(channel)) => return Ok(channel),
-            Ok(Err(error)) => Arc::new(std::io::Error::other(root_of(&error))),
+            Ok(Err(error)) => Arc::new(std::io::Error::other(root_cause(&error))),
             Err(_) => Arc::new(std::io::Error::new(std::io::ErrorKind::TimedOut, "no connection in time")),
         };
         let error = IngestError::Connect { endpoint: Arc::clone(&self.address), elapsed: began.elapsed(), source };

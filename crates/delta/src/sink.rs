@@ -16,6 +16,7 @@ use deltalake_core::protocol::SaveMode;
 use futures::future::BoxFuture;
 use landfall_engine::contract::{
     Covered, Guarantee, PlanCx, PlanError, Positions, ShardId, ShardWriter, Sink, SinkError, SinkIdentity, SinkPlan,
+    TableAbilities,
 };
 use landfall_types::{Clock, SystemClock};
 use metrics::{Counter, Histogram};
@@ -135,6 +136,10 @@ struct Detail {
 }
 
 impl DeltaSink {
+    /// Rows of before keep the type and the key that they landed with, so another one needs a copy (P84).
+    pub const ABILITIES: TableAbilities =
+        TableAbilities { orders_by_position: true, takes_new_types: false, takes_new_keys: false };
+
     /// A sink over a table on the local file system, with synced puts (I1).
     pub fn new(options: DeltaOptions) -> Result<DeltaSink, PlanError> {
         DeltaSink::over(options, Arc::new(LocalStore::new()), Arc::new(SystemClock))

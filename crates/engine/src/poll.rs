@@ -18,6 +18,8 @@ pub struct SourceBatch {
     pub rows: RecordBatch,
     /// Of a table's rows: their shape and the mark of a copy.
     pub note: Option<TableNote>,
+    /// Of a table's rows, the key of their shape.
+    pub(crate) key: Arc<[Arc<str>]>,
     /// Of a table's rows, the place of each.
     pub(crate) places: Option<Arc<[Place]>>,
     /// Rows that the source could not make, by rising place.
@@ -85,7 +87,7 @@ impl<'a> PollCx<'a> {
     ) -> SourceBatch {
         let count = u32::try_from(rows.num_rows()).unwrap_or(u32::MAX);
         let (covered, ack) = self.issue(partition, count, range, bytes);
-        SourceBatch { rows, note: None, places: None, bad: Vec::new(), covered, bytes, ack }
+        SourceBatch { rows, note: None, key: Arc::default(), places: None, bad: Vec::new(), covered, bytes, ack }
     }
 
     /// The same for a table's rows. Rows that the source could not make count as read and are set aside; all places lie
@@ -111,10 +113,10 @@ impl<'a> PollCx<'a> {
             let text = format!("a table's batch of partition {partition} has {what}");
             self.broken.get_or_insert(EngineError { code: codes::LANE_CONTRACT, text });
         }
-        let TableRows { rows, places, bad, note } = rows;
+        let TableRows { rows, places, bad, note, key } = rows;
         let count = u32::try_from(rows.num_rows() + bad.len()).unwrap_or(u32::MAX);
         let (covered, ack) = self.issue(partition, count, range, bytes);
-        SourceBatch { rows, note: Some(note), places: Some(places), bad, covered, bytes, ack }
+        SourceBatch { rows, note: Some(note), key, places: Some(places), bad, covered, bytes, ack }
     }
 
     fn issue(

@@ -10,7 +10,7 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use landfall_types::{Code, Coded, Kind, Retry};
+use landfall_types::{Code, Coded, Kind, Retry, root_cause};
 
 use crate::cli::ServerArgs;
 use crate::config::codes;
@@ -165,7 +165,7 @@ impl Endpoint {
         let request = request.body(Full::new(body)).map_err(|error| failed(error.to_string(), false))?;
         let answering = async {
             let response = self.client.request(request).await;
-            let response = response.map_err(|error| failed(chain(&error), !error.is_connect()))?;
+            let response = response.map_err(|error| failed(root_cause(&error), !error.is_connect()))?;
             let (parts, body) = response.into_parts();
             let body =
                 Limited::new(body, ANSWER_BYTES_MAX).collect().await.map_err(|error| unreachable(error.to_string()))?;
@@ -182,17 +182,6 @@ impl Endpoint {
         let detail = format!("{} ({})", text("detail"), text("code"));
         Err(EndpointError::Refused { url: self.base.clone(), status: parts.status, detail, problem })
     }
-}
-
-/// An error with its causes: the outermost of a connect failure says nothing by itself.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        text = inner.to_string();
-        cause = inner.source();
-    }
-    text
 }
 
 /// A path segment with what would end it escaped.

@@ -1,26 +1,10 @@
 //! A part's error as a command tells it: its words, its causes, and the code that `landfall explain` knows.
 
-use landfall_types::Coded;
+use landfall_types::{Coded, with_causes};
 
 /// The error with its code.
 pub(crate) fn coded(error: impl Coded) -> anyhow::Error {
-    let text = chain_text(&error);
+    let text = with_causes(&error);
     let code = error.code().to_string();
     if text.contains(&code) { anyhow::anyhow!(text) } else { anyhow::anyhow!("{text} ({code})") }
-}
-
-/// The error's words with those of its causes.
-pub(crate) fn chain_text(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        let words = inner.to_string();
-        // Some errors already quote what lies below them.
-        if !text.contains(&words) {
-            text.push_str(": ");
-            text.push_str(&words);
-        }
-        cause = inner.source();
-    }
-    text
 }

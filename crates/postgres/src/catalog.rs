@@ -13,4 +13,5 @@ pub use server::{BlockingTransaction, ServerFacts};
 pub use table::{
     KeyOrigin, LeafFacts, MatchedTables, NotCarried, SkippedRelation, TABLES_MAX, TableFacts, read_tables,
 };
+pub(crate) use table::{filled_columns, read_full_key};
 pub(crate) use types::resolve_types;

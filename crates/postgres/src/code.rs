@@ -50,6 +50,7 @@ pub(crate) const LOCK_TIMEOUT: Code = Code::new("PG", 508);
 pub(crate) const BACKLOG: Code = Code::new("PG", 509);
 pub(crate) const DEFERRABLE_KEY: Code = Code::new("PG", 510);
 pub(crate) const PLACE_TAKEN: Code = Code::new("PG", 511);
+pub(crate) const CHANGED: Code = Code::new("PG", 512);
 
 pub(crate) const SNAPSHOT_LOST: Code = Code::new("PG", 601);
 pub(crate) const COPY_FAILED: Code = Code::new("PG", 602);
@@ -417,6 +418,14 @@ pub const CODES: &[CodePage] = &[
         Retry::Never,
         "A table has the name that another table had when it was first captured and was renamed since: the other still lands under that name, so the new one was parked and nothing of it is mixed in.",
         "Give one of them a pipeline of its own, or leave the renamed one out of `tables`; then `landfall tables CONFIG PIPELINE resync TABLE`.",
+    ),
+    page(
+        CHANGED,
+        "PostgresTableChanged",
+        Kind::Conflict,
+        Retry::Never,
+        "A captured table got another key, replica identity or column type, or a column whose default wrote its old rows anew. It goes on, because its only destinations are channels, where each record is whole by itself: records from there on have the new form, and what was written before stays as it is.",
+        "Look whether those who read the channel are ready for it: a pipeline declares the types of its fields, and sets aside what is none. Records of one row may have two keys, one of before and one of now, and then lie in two partitions: `_commit_lsn` and `_seq` order them. `landfall tables CONFIG PIPELINE resync TABLE` copies the table again in its new form, and ends the notice.",
     ),
     page(
         SNAPSHOT_LOST,

@@ -84,6 +84,12 @@ impl StreamMeters {
     }
 }
 
+/// A table is another one from some change on, and goes on. Looked up when it happens, which is rare.
+pub(crate) fn table_changed(pipeline: &str, table: &str) {
+    counter!("landfall_pg_table_changes_total", "pipeline" => pipeline.to_owned(), "table" => table.to_owned())
+        .increment(1);
+}
+
 /// What the pump has counted since the last flush: plain numbers, so that no record touches a metric.
 #[derive(Debug, Default)]
 pub(crate) struct ReadCounts {

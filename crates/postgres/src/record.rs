@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use crate::snapshot::CopiedRanges;
 use crate::{Lsn, RelationId, SlotIdentity, TableName, code};
 
-/// The version of the form that is written.
-pub const RECORD_VERSION: u32 = 1;
+/// The version of the form that is written. Those before it are read too: version 2 added `changed` to a table.
+pub const RECORD_VERSION: u32 = 2;
 
 /// The largest record that is read: some 20,000 tables with their ranges.
 pub const RECORD_BYTES_MAX: usize = 64 << 20;
@@ -90,6 +90,39 @@ pub struct TableRecord {
     pub copy: Option<CopyRecord>,
     /// Why it is parked; set before the first of its rows passes by (P87).
     pub park: Option<ParkNote>,
+    /// That it went on although it is another table since its copy (P84).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changed: Option<ChangeNote>,
+}
+
+impl TableRecord {
+    /// Notes that the table is another one from a commit on. False: so late a change is noted already, which a replay meets
+    /// again.
+    #[must_use]
+    pub fn note_change(&mut self, at: Lsn, code: &str, reason: &str) -> bool {
+        const REASON_MAX: usize = 1_000;
+        if self.changed.as_ref().is_some_and(|known| at <= known.at) {
+            return false;
+        }
+        let count = self.changed.as_ref().map_or(1, |known| known.count.saturating_add(1));
+        let reason = reason.chars().take(REASON_MAX).collect();
+        self.changed = Some(ChangeNote { at, count, code: code.to_owned(), reason });
+        true
+    }
+}
+
+/// A change of the table itself that its destination carries.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChangeNote {
+    /// The commit of the last one.
+    pub at: Lsn,
+    /// How many there were since the table was copied.
+    pub count: u64,
+    /// The code, as in `LF-PG0512`.
+    pub code: String,
+    /// What happened, for people.
+    pub reason: String,
 }
 
 /// The phase of a table.
@@ -154,7 +187,7 @@ pub struct ParkNote {
 pub enum RecordError {
     /// Written by another version.
     #[error(
-        "the stored record of the source has version {found}, this Landfall reads {RECORD_VERSION}: run the version that wrote it, or `landfall tables CONFIG PIPELINE resync --all` (LF-PG0214)"
+        "the stored record of the source has version {found}, this Landfall reads those up to {RECORD_VERSION}: run the version that wrote it, or `landfall tables CONFIG PIPELINE resync --all` (LF-PG0214)"
     )]
     Version {
         /// Its version.
@@ -235,10 +268,11 @@ impl SourceRecord {
         let damaged = |source| RecordError::Damaged { bytes: bytes.len(), source };
         // The version first: a later form may have fields that this one does not know.
         let head: Head = serde_json::from_slice(bytes).map_err(damaged)?;
-        if head.v != RECORD_VERSION {
+        if !(1..=RECORD_VERSION).contains(&head.v) {
             return Err(RecordError::Version { found: head.v });
         }
-        serde_json::from_slice(bytes).map_err(damaged)
+        let record: SourceRecord = serde_json::from_slice(bytes).map_err(damaged)?;
+        Ok(SourceRecord { v: RECORD_VERSION, ..record })
     }
 
     /// The identity, once the slot is made.
@@ -259,6 +293,7 @@ impl SourceRecord {
             table.phase = TablePhase::Waiting;
             table.copy = None;
             table.park = None;
+            table.changed = None;
         }
         true
     }

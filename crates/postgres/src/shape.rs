@@ -137,4 +137,9 @@ impl TableShape {
     pub fn key(&self) -> impl Iterator<Item = usize> + '_ {
         self.columns.iter().enumerate().filter(|(_, column)| column.is_key).map(|(at, _)| at)
     }
+
+    /// Names of the key columns, in column order.
+    pub fn key_names(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.columns.iter().filter(|column| column.is_key).map(|column| &column.name)
+    }
 }

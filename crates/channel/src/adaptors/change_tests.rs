@@ -8,7 +8,8 @@ use arrow_array::{
 };
 use arrow_schema::Schema;
 use landfall_engine::contract::{
-    CommitId, Covered, Guarantee, PipelineId, PlanCx, SealedBatch, ShardId, ShardWriter, Sink, TokenScope, Written,
+    CommitId, CopyMark, Covered, Guarantee, PipelineId, PlanCx, SealedBatch, ShardId, ShardWriter, Sink, TableId,
+    TableNote, TableSpec, TokenScope, Written,
 };
 use landfall_types::{Durability, Epoch, Offset, PartitionId, Place, Timestamp};
 
@@ -169,6 +170,59 @@ async fn who_numbers_is_one_sink_in_one_way_to_route() {
     }
     let plain: Vec<_> = stored(&channel).await.into_iter().filter_map(|(_, one)| one.record.key).collect();
     assert!(plain.iter().any(|key| key.as_ref() == b"7"), "a named column is the key as it is");
+}
+
+/// Catches rows of one shape that are keyed by the key of another, so that they go elsewhere when they come again; and a key
+/// that a plan for a shape lets through although its query leaves it out (P84, P85).
+#[tokio::test(flavor = "multi_thread")]
+async fn each_shape_is_keyed_by_its_own_key() {
+    let world = World::new();
+    let (_channels, channel) = world.open(ChannelOptions { partitions: 3, ..Default::default() });
+    let sink = ChannelSink::new(channel.clone(), of_orders("feed", &["id"]));
+    let schema = rows(7, &[]).schema();
+    let plan = sink.plan(&schema, &cx()).await.unwrap();
+    sink.open(&plan, &cx()).await.unwrap();
+    let writer = sink.writer(ShardId(0));
+    let spec = |shape, key: &[&str]| TableSpec {
+        id: TableId(5),
+        name: "public.orders".into(),
+        schema: schema.clone(),
+        shape,
+        key: key.iter().map(|name| Arc::from(*name)).collect(),
+    };
+    for (shape, key) in [(2, &["id", "score"][..]), (3, &[])] {
+        let plan = sink.plan_shape(&spec(shape, key), &schema, &cx()).await.unwrap();
+        sink.reshape(shape, &plan, &cx()).await.unwrap();
+    }
+    let bare = Arc::new(Schema::new(schema.fields().iter().skip(1).cloned().collect::<Vec<_>>()));
+    let refused = sink.plan_shape(&spec(4, &["id"]), &bare, &cx()).await.unwrap_err();
+    assert!(refused.text.contains("leaves out `id`"), "{}", refused.text);
+    sink.plan_shape(&spec(4, &["score"]), &bare, &cx()).await.unwrap();
+
+    let written = |shape, at| {
+        let changes: Vec<Change> = (1..=9).map(|n| change(at, n, "i", n as i64)).collect();
+        let note = Some(TableNote { shape, copy: CopyMark::None });
+        SealedBatch { note, ..sealed(vec![rows(7, &changes)]) }
+    };
+    // Up and down the shapes, as a replay over two changes brings them.
+    for (shape, at) in [(1, 100), (2, 200), (3, 300), (1, 100), (2, 200), (3, 300), (1, 400)] {
+        writer.write(&written(shape, at)).await.unwrap();
+    }
+    let mut keys: BTreeMap<u64, Vec<String>> = BTreeMap::new();
+    for (_, one) in stored(&channel).await {
+        let key = String::from_utf8(one.record.key.clone().unwrap().to_vec()).unwrap();
+        keys.entry(field(&one, "_commit_lsn").as_u64().unwrap()).or_default().push(key);
+    }
+    let all = |spell: fn(u64) -> String| (1..=9).map(spell).collect::<Vec<_>>();
+    let by_id = all(|n| format!(r#"["public.orders",{n}]"#));
+    let by_both = all(|n| format!(r#"["public.orders",{n},null]"#));
+    let by_table = all(|_| r#"["public.orders"]"#.to_owned());
+    for (at, mut expected) in [(100, by_id.clone()), (200, by_both), (300, by_table), (400, by_id)] {
+        let mut found = keys.remove(&at).unwrap_or_default();
+        found.sort();
+        expected.sort();
+        assert_eq!(found, expected, "at {at}");
+    }
 }
 
 /// Catches a plan that lets through what no replay could tell apart or no reader could understand, and a promise that the

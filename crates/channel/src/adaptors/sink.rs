@@ -5,8 +5,9 @@
 //! come again, cut as it may be, and each row is there once while its producer is inside the key window. An unresolved
 //! outcome is awaited by sending the same rows again, never guessed.
 //!
-//! A change is keyed by its table and that table's key, so all changes of a row are in one partition, in their order. A log
-//! takes nothing back: what an interrupted copy has published stays, and the copy that replaces it follows (P56).
+//! A change is keyed by its table and that table's key, so all changes of a row are in one partition, in their order. Where
+//! the table gets another key, its rows are keyed by that from there on: each shape has its own (P84). A log takes nothing
+//! back: what an interrupted copy has published stays, and the copy that replaces it follows (P56).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use landfall_engine::contract::{
     BarrierError, CommitId, Guarantee, PlanCx, PlanError, Positions, SealedBatch, Settled, ShardId, ShardWriter, Sink,
-    SinkError, SinkIdentity, SinkPlan, TokenScope, Written, columns, is_hidden,
+    SinkError, SinkIdentity, SinkPlan, TableAbilities, TableSpec, TokenScope, Written, columns, is_hidden,
 };
 use landfall_types::{Coded, Durability, Kind, Offset, PartitionId};
 use parking_lot::Mutex;
@@ -52,9 +53,12 @@ pub struct ChannelSinkOptions {
 pub struct ChangesOf {
     /// `schema.table`.
     pub table: Arc<str>,
-    /// The columns that tell its rows apart.
+    /// The columns that tell its rows apart, in the shape in which it is opened.
     pub key: Arc<[Arc<str>]>,
 }
+
+/// What further shapes of the table say of it, by their numbers; of one that is not here, the options do.
+type Shapes = Arc<Mutex<BTreeMap<u32, ChangesOf>>>;
 
 /// A channel as a sink.
 #[derive(Debug)]
@@ -63,6 +67,7 @@ pub struct ChannelSink {
     options: ChannelSinkOptions,
     /// (pipeline, source), known once it is opened.
     origin: Mutex<Option<(String, String)>>,
+    shapes: Shapes,
 }
 
 /// How long one publish of a write may wait for room and answer.
@@ -71,9 +76,14 @@ const DEADLINE: Duration = Duration::from_secs(60);
 const PRODUCER_SEED: KeySeed = KeySeed(*b"landfall-channel");
 
 impl ChannelSink {
+    /// Each record is whole by itself, so types and keys may change from one to the next. Whoever reads a channel takes what
+    /// comes later for what happened later.
+    pub const ABILITIES: TableAbilities =
+        TableAbilities { orders_by_position: false, takes_new_types: true, takes_new_keys: true };
+
     /// A sink that publishes one record per row.
     pub fn new(channel: Channel, options: ChannelSinkOptions) -> Self {
-        ChannelSink { channel, options, origin: Mutex::new(None) }
+        ChannelSink { channel, options, origin: Mutex::new(None), shapes: Shapes::default() }
     }
 
     fn named<'a>(&self, rows: &'a Schema, option: &str, name: &str) -> Result<&'a FieldRef, PlanError> {
@@ -127,14 +137,15 @@ impl ChannelSink {
         }
     }
 
-    fn schema_for(&self, rows: &SchemaRef) -> Result<SchemaRef, PlanError> {
+    /// `changes_of`: the table in the shape that `rows` have.
+    fn schema_for(&self, rows: &SchemaRef, changes_of: Option<&ChangesOf>) -> Result<SchemaRef, PlanError> {
         let options = &self.options;
         for (option, name) in [("payload", &options.payload_column), ("key", &options.key_column)] {
             if let Some(name) = name {
                 self.named(rows, option, name)?;
             }
         }
-        let positions: &[&str] = match &options.changes_of {
+        let positions: &[&str] = match changes_of {
             None => &[columns::PARTITION, columns::OFFSET, columns::UNNEST],
             Some(of) => {
                 self.check_changes(rows, of)?;
@@ -151,11 +162,11 @@ impl ChannelSink {
             is_position || is_own
         };
         let mut fields: Vec<FieldRef> = rows.fields().iter().filter(is_wanted).cloned().collect();
-        if options.changes_of.is_some() {
+        if changes_of.is_some() {
             fields
                 .extend([columns::AT, columns::WITHIN].map(|name| Arc::new(Field::new(name, DataType::UInt64, false))));
         }
-        let numbered_by = if options.changes_of.is_some() { columns::AT } else { columns::OFFSET };
+        let numbered_by = if changes_of.is_some() { columns::AT } else { columns::OFFSET };
         for needed in [columns::PARTITION, numbered_by] {
             if !fields.iter().any(|field| field.name() == needed) {
                 return Err(PlanError::new(ch(3), format!("the rows carry no {needed}, so they cannot be numbered")));
@@ -179,9 +190,14 @@ impl ChannelSink {
 }
 
 impl ChannelSink {
-    fn notes(&self) -> Vec<String> {
+    fn plan_for(&self, rows: &SchemaRef, changes_of: Option<ChangesOf>) -> Result<SinkPlan, PlanError> {
+        let schema = self.schema_for(rows, changes_of.as_ref())?;
+        Ok(SinkPlan { schema, notes: self.notes(changes_of.as_ref()), detail: Box::new(changes_of) })
+    }
+
+    fn notes(&self, changes_of: Option<&ChangesOf>) -> Vec<String> {
         let (name, partitions) = (self.channel.name(), self.channel.partitions());
-        let Some(of) = &self.options.changes_of else {
+        let Some(of) = changes_of else {
             return vec![format!("publishes one record per row into channel {name} ({partitions} partition(s))")];
         };
         let key = match &self.options.key_column {
@@ -200,7 +216,19 @@ impl ChannelSink {
 
 impl Sink for ChannelSink {
     fn plan<'a>(&'a self, rows: &'a SchemaRef, _cx: &'a PlanCx) -> BoxFuture<'a, Result<SinkPlan, PlanError>> {
-        let plan = self.schema_for(rows).map(|schema| SinkPlan { schema, notes: self.notes(), detail: Box::new(()) });
+        let plan = self.plan_for(rows, self.options.changes_of.clone());
+        async move { plan }.boxed()
+    }
+
+    fn plan_shape<'a>(
+        &'a self,
+        spec: &'a TableSpec,
+        rows: &'a SchemaRef,
+        _cx: &'a PlanCx,
+    ) -> BoxFuture<'a, Result<SinkPlan, PlanError>> {
+        let of = self.options.changes_of.as_ref();
+        let changes_of = of.map(|of| ChangesOf { table: Arc::clone(&of.table), key: Arc::clone(&spec.key) });
+        let plan = self.plan_for(rows, changes_of);
         async move { plan }.boxed()
     }
 
@@ -223,14 +251,18 @@ impl Sink for ChannelSink {
         async { Ok(Positions::new()) }.boxed()
     }
 
-    /// Rows bring their columns along, so a record of another shape has other fields and nothing else changes (P84).
-    fn reshape<'a>(&'a self, _: u32, _: &'a SinkPlan, _: &'a PlanCx) -> BoxFuture<'a, Result<(), SinkError>> {
+    /// Rows bring their columns along, so a record of another shape has other fields; its key is kept for the writer (P84).
+    fn reshape<'a>(&'a self, shape: u32, plan: &'a SinkPlan, _: &'a PlanCx) -> BoxFuture<'a, Result<(), SinkError>> {
+        if let Some(Some(of)) = plan.detail.downcast_ref::<Option<ChangesOf>>() {
+            self.shapes.lock().insert(shape, of.clone());
+        }
         async { Ok(()) }.boxed()
     }
 
     fn writer(&self, _shard: ShardId) -> Arc<dyn ShardWriter> {
         let (pipeline, source) = self.origin.lock().clone().unwrap_or_default();
-        Arc::new(ChannelWriter { channel: self.channel.clone(), options: self.options.clone(), pipeline, source })
+        let (channel, options, shapes) = (self.channel.clone(), self.options.clone(), Arc::clone(&self.shapes));
+        Arc::new(ChannelWriter { channel, options, shapes, pipeline, source })
     }
 
     fn ordered(&self) -> bool {
@@ -247,6 +279,7 @@ impl Sink for ChannelSink {
 pub struct ChannelWriter {
     channel: Channel,
     options: ChannelSinkOptions,
+    shapes: Shapes,
     pipeline: String,
     source: String,
 }
@@ -263,9 +296,9 @@ struct Run {
 impl ChannelWriter {
     /// Who numbers: one producer per pipeline, sink, source partition and destination, and per way to route: a row is known
     /// by its number in one partition alone, so rows that go elsewhere now are told by numbers of their own.
-    fn producer(&self, partition: PartitionId) -> [u8; 16] {
+    fn producer(&self, partition: PartitionId, changes_of: Option<&ChangesOf>) -> [u8; 16] {
         let (pipeline, source, channel) = (&self.pipeline, &self.source, self.channel.id());
-        let ChannelSinkOptions { name, key_column, changes_of, .. } = &self.options;
+        let ChannelSinkOptions { name, key_column, .. } = &self.options;
         let key = match (key_column, changes_of) {
             (Some(column), _) => format!("column {column}"),
             (None, Some(of)) => format!("key {}", of.key.join("\0")),
@@ -274,7 +307,13 @@ impl ChannelWriter {
         PRODUCER_SEED.name(format!("{pipeline}\0{name}\0{channel}\0{source}\0{partition}\0{key}").as_bytes())
     }
 
-    fn runs(&self, batch: &SealedBatch) -> Result<BTreeMap<PartitionId, Run>, String> {
+    /// The table in the shape that a batch has.
+    fn changes_of(&self, batch: &SealedBatch) -> Option<ChangesOf> {
+        let of = batch.note.and_then(|note| self.shapes.lock().get(&note.shape).cloned());
+        of.or_else(|| self.options.changes_of.clone())
+    }
+
+    fn runs(&self, batch: &SealedBatch, changes_of: Option<&ChangesOf>) -> Result<BTreeMap<PartitionId, Run>, String> {
         let mut runs: BTreeMap<PartitionId, Run> = BTreeMap::new();
         let mut row = 0u32;
         for part in &batch.parts {
@@ -283,7 +322,6 @@ impl ChannelWriter {
             let partitions = column(columns::PARTITION)?;
             let partitions = partitions.as_primitive_opt::<UInt32Type>().ok_or("__partition is not UInt32")?;
             let numbers = self.numbers(part)?;
-            let changes_of = self.options.changes_of.as_ref();
             let payloads = match &self.options.payload_column {
                 Some(name) => cells(column(name)?)?,
                 None => {
@@ -326,7 +364,8 @@ impl ChannelWriter {
 
     async fn publish(&self, batch: &SealedBatch) -> Result<Written, SinkError> {
         let defect = |text: String| SinkError::Destination { code: ch(3), text };
-        let runs = self.runs(batch).map_err(defect)?;
+        let changes_of = self.changes_of(batch);
+        let runs = self.runs(batch, changes_of.as_ref()).map_err(defect)?;
         let mut all_known = true;
         let chain = self.channel.new_chain();
         for (partition, run) in runs {
@@ -339,7 +378,10 @@ impl ChannelWriter {
                 chain: Some(chain.clone()),
                 deadline: Some(DEADLINE),
                 expect: None,
-                sequences: Some(Sequences { producer: self.producer(partition), numbers: run.numbers.into() }),
+                sequences: Some(Sequences {
+                    producer: self.producer(partition, changes_of.as_ref()),
+                    numbers: run.numbers.into(),
+                }),
             };
             let outcomes = self.channel.publish_group(run.records, options).await;
             let mut first_failure = None;

@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use landfall_log::{SegmentSummary, TrimError};
-use landfall_types::{Offset, Timestamp};
+use landfall_types::{Offset, Timestamp, with_causes};
 
 use super::Committer;
 use crate::error::PublishError;
 use crate::intake::Gate;
 use crate::options::Retention;
-use crate::partition::chain_text;
 
 /// What retention decided.
 #[derive(Debug, PartialEq, Eq)]
@@ -93,7 +92,7 @@ impl Committer {
                 self.look_after_space();
             }
             Err(TrimError::Refused(cause)) => {
-                tracing::warn!(channel = %partition.channel, partition = %partition.id, before = %decision.before, cause = %chain_text(&cause), "retention could not free records; it will be tried again");
+                tracing::warn!(channel = %partition.channel, partition = %partition.id, before = %decision.before, cause = %with_causes(&cause), "retention could not free records; it will be tried again");
             }
             Err(TrimError::Uncertain(cause)) => self.note_control(Err(cause)),
         }

@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 use landfall_log::{
     AbsentReason, AppendTimes, Evidence, Intent, Located, RefusedError, Settled, UncertainCause, VisibleTail,
 };
-use landfall_types::Coded;
+use landfall_types::{Coded, with_causes};
 use rand::RngExt;
 
 use super::exposure::Stamps;
 use super::{After, Claimed, Committer, Released};
 use crate::error::PublishError;
 use crate::outcome::UnresolvedCause;
-use crate::partition::{Condition, chain_text};
+use crate::partition::Condition;
 use crate::status::Health;
 use crate::ticket::Settlement;
 
@@ -49,7 +49,7 @@ const DELAY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 impl Committer {
     pub(super) fn become_uncertain(&mut self, evidence: Evidence, cause: UncertainCause) {
         let partition = &self.partition;
-        let text = chain_text(&cause);
+        let text = with_causes(&cause);
         let (first, units) = (evidence.first, evidence.units.len());
         tracing::warn!(channel = %partition.channel, partition = %partition.id, offset = %first, units, epoch = %evidence.epoch, code = "LF-CH0032", cause = %text, "append uncertain: settling it");
         let now = Instant::now();
@@ -127,7 +127,7 @@ impl Committer {
                 }
                 let delay = delay_after(unsettled.attempts);
                 unsettled.next = now + delay;
-                tracing::warn!(channel = %partition.channel, partition = %partition.id, offset = %unsettled.evidence.first, attempt = unsettled.attempts, next_ms = delay.as_millis() as u64, code = "LF-CH0032", cause = %chain_text(&cause), "settling failed; it will be tried again");
+                tracing::warn!(channel = %partition.channel, partition = %partition.id, offset = %unsettled.evidence.first, attempt = unsettled.attempts, next_ms = delay.as_millis() as u64, code = "LF-CH0032", cause = %with_causes(&cause), "settling failed; it will be tried again");
                 After::At(unsettled.next)
             }
         }
@@ -184,7 +184,7 @@ impl Committer {
                         Some(Ok(Located::NotThere)) => found.absent.push(claimed),
                         Some(Ok(Located::Trimmed)) | None => found.unknown.push(claimed),
                         Some(Err(error)) => {
-                            tracing::error!(channel = %partition.channel, partition = %partition.id, offset = %claimed.first, code = "LF-CH0041", cause = %chain_text(&error), "whether a claimed publish is in the log cannot be read");
+                            tracing::error!(channel = %partition.channel, partition = %partition.id, offset = %claimed.first, code = "LF-CH0041", cause = %with_causes(&error), "whether a claimed publish is in the log cannot be read");
                             found.unknown.push(claimed);
                         }
                     }
@@ -207,7 +207,7 @@ impl Committer {
                 true
             }
             Err(error) => {
-                let text: Arc<str> = chain_text(&error).into();
+                let text: Arc<str> = with_causes(&error).into();
                 tracing::error!(channel = %partition.channel, partition = %partition.id, code = "LF-CH0041", cause = %text, "the partition could not be opened anew");
                 self.give_up(text);
                 false

@@ -22,4 +22,4 @@ pub use source::{
     GapReason, LaneId, LaneWaker, PollLimit, Polled, RevokeGuard, Source, SourceCx, SourceEvent, SourceLane,
     SourcePlan, SourceProfile,
 };
-pub use table::{BadRow, CopyMark, TableDecoder, TableId, TableNote, TableRows, TableSpec};
+pub use table::{BadRow, CopyMark, TableAbilities, TableDecoder, TableId, TableNote, TableRows, TableSpec};

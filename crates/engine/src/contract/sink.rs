@@ -13,7 +13,7 @@ use futures::future::BoxFuture;
 use landfall_types::{Code, Epoch, PartitionId, Place, Timestamp};
 use serde::Serialize;
 
-use super::{BarrierError, OwnedRecord, PlanError, SinkError, Stage, TableNote};
+use super::{BarrierError, OwnedRecord, PlanError, SinkError, Stage, TableNote, TableSpec};
 
 /// The identity of a pipeline, part of every position's key: `[a-z0-9._-]{1,64}`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -235,7 +235,18 @@ pub trait Sink: Send + Sync {
     /// empty for any guarantee but [`Guarantee::Positions`].
     fn committed_positions<'a>(&'a self, cx: &'a PlanCx) -> BoxFuture<'a, Result<Positions, SinkError>>;
 
-    /// Another shape of the table (E132): batches whose note has this number come in `plan`'s schema from now on, beside
+    /// The same for another shape of a table, whose key may be another too.
+    fn plan_shape<'a>(
+        &'a self,
+        spec: &'a TableSpec,
+        rows: &'a SchemaRef,
+        cx: &'a PlanCx,
+    ) -> BoxFuture<'a, Result<SinkPlan, PlanError>> {
+        let _ = spec;
+        self.plan(rows, cx)
+    }
+
+    /// Another shape of the table (E132), by the plan of [`Sink::plan_shape`]: batches whose note has this number come in `plan`'s schema from now on, beside
     /// those of earlier shapes that are still on their way. The destination may change together with the first of them.
     fn reshape<'a>(&'a self, shape: u32, plan: &'a SinkPlan, cx: &'a PlanCx) -> BoxFuture<'a, Result<(), SinkError>> {
         let _ = (plan, cx);

@@ -34,8 +34,37 @@ pub struct TableSpec {
     pub schema: SchemaRef,
     /// The number of the shape; a later one is higher.
     pub shape: u32,
-    /// The columns that tell its rows apart, in the table's order; the same in every shape. Empty where there are none.
+    /// The columns that tell its rows apart in this shape, in the table's order. Empty where there are none.
     pub key: Arc<[Arc<str>]>,
+}
+
+/// What a destination can carry on with when a table is another one from some change on (P84). What any destination of a
+/// table cannot, its source must not let pass: it parks the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableAbilities {
+    /// Changes are put in order by `_commit_lsn` and `_seq`, so a table's stream need not wait for its copy. Elsewhere what
+    /// comes later is what happened later.
+    pub orders_by_position: bool,
+    /// A column may have another type from some row on, whatever the rows before it hold.
+    pub takes_new_types: bool,
+    /// Rows may be told apart by other columns from some row on, or by none.
+    pub takes_new_keys: bool,
+}
+
+impl TableAbilities {
+    /// Everything: what to begin with where those of several destinations are joined.
+    pub const ALL: TableAbilities =
+        TableAbilities { orders_by_position: true, takes_new_types: true, takes_new_keys: true };
+
+    /// What both can.
+    #[must_use]
+    pub const fn and(self, other: TableAbilities) -> TableAbilities {
+        TableAbilities {
+            orders_by_position: self.orders_by_position && other.orders_by_position,
+            takes_new_types: self.takes_new_types && other.takes_new_types,
+            takes_new_keys: self.takes_new_keys && other.takes_new_keys,
+        }
+    }
 }
 
 /// Where a batch stands in a copy of its table.
@@ -84,6 +113,8 @@ pub struct TableRows {
     pub bad: Vec<BadRow>,
     /// The shape and the copy's mark.
     pub note: TableNote,
+    /// The key of the shape, as [`TableSpec`] has it: a batch may be the first that is heard of its shape.
+    pub key: Arc<[Arc<str>]>,
 }
 
 /// Rows that are columns already: hands them on as they are, once they have the schema that was planned.

@@ -265,7 +265,9 @@ impl<'s, S: Source> Controller<'s, S> {
         match report {
             DriverReport::Arrived { driver, barrier } => self.arrived(driver, barrier, now),
             DriverReport::LaneFailed { lane, cause } => self.lane_failed(lane, &cause),
-            DriverReport::ShapeWanted { table, shape, schema } => self.shape_wanted(table, shape, schema, now),
+            DriverReport::ShapeWanted { table, shape, schema, key } => {
+                self.shape_wanted(table, shape, schema, key, now);
+            }
             DriverReport::SourceFailed(cause) => self.fail(cause, false),
             DriverReport::Fatal { driver, error } => {
                 let is_final = error.code == codes::INVARIANT || error.code == codes::LANE_CONTRACT;

@@ -178,7 +178,7 @@ impl<S: Source> Controller<'_, S> {
                         self.source.table_refused(id, None);
                     }
                 } else {
-                    self.shape_wanted(id, shape, spec.schema, now);
+                    self.shape_wanted(id, shape, spec.schema, spec.key, now);
                 }
                 continue;
             }
@@ -235,7 +235,14 @@ impl<S: Source> Controller<'_, S> {
     }
 
     /// A batch waits for a shape, or the source told of it before.
-    pub(super) fn shape_wanted(&mut self, id: TableId, shape: u32, schema: SchemaRef, now: Instant) {
+    pub(super) fn shape_wanted(
+        &mut self,
+        id: TableId,
+        shape: u32,
+        schema: SchemaRef,
+        key: Arc<[Arc<str>]>,
+        now: Instant,
+    ) {
         let number = self.number();
         let Some(table) = self.tables.get_mut(&id) else { return };
         if let Some((_, progress)) = table.shapes.get_mut(&shape)
@@ -243,7 +250,7 @@ impl<S: Source> Controller<'_, S> {
         {
             return;
         }
-        let spec = TableSpec { shape, schema, ..table.spec.clone() };
+        let spec = TableSpec { shape, schema, key, ..table.spec.clone() };
         if !table.is_open() {
             // It is planned once the table is open.
             table
@@ -324,10 +331,10 @@ impl<S: Source> Controller<'_, S> {
                 sight.views.extend(run.views.iter().cloned());
             }
         } else {
-            table.shapes.remove(&shape);
-            if shape > table.spec.shape {
+            let planned = table.shapes.remove(&shape);
+            if let Some((spec, _)) = planned.filter(|_| shape > table.spec.shape) {
                 table.paths = paths;
-                table.spec.shape = shape;
+                table.spec = spec;
             }
         }
         if had_failed && table.failures().next().is_none() {

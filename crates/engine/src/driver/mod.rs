@@ -79,7 +79,7 @@ pub(crate) enum DriverReport {
     /// A lane cannot go on as it is.
     LaneFailed { lane: LaneId, cause: FailCause },
     /// A batch waits for the chain of this shape.
-    ShapeWanted { table: TableId, shape: u32, schema: SchemaRef },
+    ShapeWanted { table: TableId, shape: u32, schema: SchemaRef, key: Arc<[Arc<str>]> },
     /// The source as a whole cannot go on.
     SourceFailed(FailCause),
     /// The chain is gone; nothing more is pushed here.

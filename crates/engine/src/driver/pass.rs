@@ -244,8 +244,8 @@ impl<L: SourceLane> Driver<L> {
         if let (Some(table), Some(shape), None) = (table, shape, parked)
             && !chains.knows(table, shape)
         {
-            let schema = batch.rows.schema();
-            (self.cx.report)(DriverReport::ShapeWanted { table, shape, schema });
+            let (schema, key) = (batch.rows.schema(), batch.key.clone());
+            (self.cx.report)(DriverReport::ShapeWanted { table, shape, schema, key });
         }
         let chain = match chains.of(table, shape) {
             Ok(chain) => chain,

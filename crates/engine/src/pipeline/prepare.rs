@@ -9,7 +9,7 @@ use landfall_state::StateHandle;
 
 use super::SinkPart;
 use crate::codes;
-use crate::contract::{Guarantee, PipelineId, PlanCx, Positions, Sink, SinkError, SinkIdentity, SinkPlan};
+use crate::contract::{Guarantee, PipelineId, PlanCx, PlanError, Positions, SinkError, SinkIdentity, SinkPlan};
 use crate::core::FailCause;
 use crate::positions::{Stored, read};
 
@@ -56,15 +56,13 @@ pub(super) async fn answered<T>(at: &str, call: impl Future<Output = Result<T, S
     }
 }
 
-/// Has a sink plan.
+/// What a sink plans.
 pub(super) async fn planned(
     place: &str,
-    sink: &Arc<dyn Sink>,
-    rows: &SchemaRef,
-    cx: &PlanCx,
+    plan: impl Future<Output = Result<SinkPlan, PlanError>>,
 ) -> Result<SinkPlan, NotYet> {
     let at = place.to_owned();
-    match tokio::time::timeout(ANSWER_MAX, sink.plan(rows, cx)).await {
+    match tokio::time::timeout(ANSWER_MAX, plan).await {
         Ok(Ok(plan)) => Ok(plan),
         Ok(Err(error)) => {
             let cause = FailCause::new(error.code, error.text);
@@ -80,7 +78,7 @@ pub(super) async fn planned(
 /// Opens one sink.
 pub(super) async fn open(part: &SinkPart, rows: &SchemaRef, cx: &PlanCx) -> Result<OpenSink, NotYet> {
     let place = format!("sink {}", part.name);
-    let plan = planned(&place, &part.sink, rows, cx).await?;
+    let plan = planned(&place, part.sink.plan(rows, cx)).await?;
     let identity = answered(&place, part.sink.open(&plan, cx)).await?;
     let committed = match part.sink.guarantee() {
         Guarantee::Positions => Some(answered(&place, part.sink.committed_positions(cx)).await?),

@@ -340,6 +340,21 @@ async fn a_new_shape_reaches_the_sink_before_its_first_row() {
     assert_eq!(bed.table("a").values("extra"), (300..600).map(|n| n * 2).collect::<Vec<_>>());
 }
 
+/// Catches a shape with another key whose rows are told apart by the key of before (P84).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shape_brings_its_own_key() {
+    let bed = Bed::new(&["a"]);
+    bed.source.shape(1, 2, &["m", "n"]);
+    let handle = bed.run();
+    bed.commit(1, 0..10);
+    bed.source.transaction(1, 2, 50_000, 50_005, &[vec![1, 10], vec![2, 11]], 50);
+    bed.source.transaction(1, 1, 60_000, 60_005, &[vec![12]], 50);
+    assert!(handle.wait_until(&bed.source.ends(), SOON).await, "{:#?}", handle.status());
+    finished(handle).await;
+    assert_eq!(bed.table("a").key_of(2), Some(vec!["m".to_owned()]));
+    assert_eq!(bed.table("a").values("n"), numbers(0..13));
+}
+
 /// Catches chunks or sealed batches that join rows of two shapes, and a later shape that overtakes an earlier one.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_sealed_batch_joins_two_shapes() {

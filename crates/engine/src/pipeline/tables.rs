@@ -96,7 +96,7 @@ impl Opener {
         let schemas = crate::chain::Stages::plan(&factory, filters).map_err(|error| refused("chain", error))?.schemas();
         for ((sink, path), rows) in sinks.iter().zip(&mut paths).zip(&schemas.sinks) {
             let place = format!("sink {}", path.name);
-            let plan = planned(&place, sink, rows, &self.plan_cx).await?;
+            let plan = planned(&place, sink.plan_shape(spec, rows, &self.plan_cx)).await?;
             answered(&place, sink.reshape(spec.shape, &plan, &self.plan_cx)).await?;
             path.schema = plan.schema.clone();
         }

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 
 use crate::contract::{
     BarrierError, CommitId, Guarantee, PlanCx, PlanError, Positions, SealedBatch, Settled, ShardId, ShardWriter, Sink,
-    SinkError, SinkIdentity, SinkPlan, TableNote, Written, columns,
+    SinkError, SinkIdentity, SinkPlan, TableNote, TableSpec, Written, columns,
 };
 
 const SCRIPTED: Code = Code::new("DT", 1);
@@ -51,6 +51,7 @@ struct Inside {
     positions: Positions,
     accepted: Vec<(Vec<LandedRow>, Positions)>,
     shapes: BTreeMap<u32, SchemaRef>,
+    keys: BTreeMap<u32, Vec<String>>,
     first: Option<SchemaRef>,
     is_missing: bool,
     refuses_shapes: bool,
@@ -111,6 +112,11 @@ impl MemoryTable {
         self.inside.lock().seen.clone()
     }
 
+    /// The key of a further shape, if it was planned.
+    pub fn key_of(&self, shape: u32) -> Option<Vec<String>> {
+        self.inside.lock().keys.get(&shape).cloned()
+    }
+
     /// The positions that it holds.
     pub fn positions(&self) -> Positions {
         self.inside.lock().positions.clone()
@@ -154,6 +160,17 @@ impl MemoryTable {
 impl Sink for MemoryTable {
     fn plan<'a>(&'a self, rows: &'a SchemaRef, _: &'a PlanCx) -> BoxFuture<'a, Result<SinkPlan, PlanError>> {
         Box::pin(async { Ok(SinkPlan { schema: rows.clone(), notes: Vec::new(), detail: Box::new(()) }) })
+    }
+
+    fn plan_shape<'a>(
+        &'a self,
+        spec: &'a TableSpec,
+        rows: &'a SchemaRef,
+        cx: &'a PlanCx,
+    ) -> BoxFuture<'a, Result<SinkPlan, PlanError>> {
+        let key = spec.key.iter().map(|name| String::from(&**name)).collect();
+        self.inside.lock().keys.insert(spec.shape, key);
+        self.plan(rows, cx)
     }
 
     fn guarantee(&self) -> Guarantee {

@@ -86,6 +86,11 @@ pub fn table_schema(names: &[String]) -> SchemaRef {
     Arc::new(Schema::new(user.chain(own).collect::<Vec<_>>()))
 }
 
+/// The key of a shape: its first column.
+fn key_of(names: &[String]) -> Arc<[Arc<str>]> {
+    names.first().map(|name| Arc::from(name.as_str())).into_iter().collect()
+}
+
 impl TableSource {
     /// A source without tables.
     pub fn new() -> Self {
@@ -240,7 +245,7 @@ impl TableSource {
             name: Arc::from(name.as_str()),
             schema: table_schema(&shapes[&1]),
             shape: 1,
-            key: Arc::from([]),
+            key: key_of(&shapes[&1]),
         }
     }
 
@@ -386,6 +391,7 @@ impl SourceLane for TableLane {
                 places: places.into(),
                 bad,
                 note: TableNote { shape: batch.shape, copy: batch.copy },
+                key: key_of(names),
             };
             let range = start..batch.range.end;
             self.next.insert(partition, batch.range.end);

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use landfall_channel::Channels;
-use landfall_engine::contract::{PipelineId, PlanError, TableDecoder, TableSpec, Transform, Wanted};
+use landfall_channel::{ChannelSink, Channels};
+use landfall_delta::DeltaSink;
+use landfall_engine::contract::{PipelineId, PlanError, TableAbilities, TableDecoder, TableSpec, Transform, Wanted};
 use landfall_engine::{ChainParts, MemoryTerm, Pipeline, TableChainFactory};
 use landfall_postgres::{CaptureOptions, Orders, PostgresSource, RowOptions, TableChoice, Target};
 use landfall_types::ByteSize;
@@ -77,8 +78,7 @@ pub(super) fn build(
     runtime: &Handle,
 ) -> Result<(Pipeline<PostgresSource>, Orders), Finding> {
     let mut options = options(&config.id, capture, is_offline);
-    // Whoever reads a channel takes what comes later for what happened later.
-    options.copy_first = config.sinks.iter().any(|sink| matches!(sink.kind, SinkKind::Channel(_)));
+    options.abilities = config.sinks.iter().fold(TableAbilities::ALL, |all, sink| all.and(abilities(&sink.kind)));
     let source = PostgresSource::new(options, runtime.clone());
     let orders = source.orders();
     let mut pipeline = Pipeline::of_tables(PipelineId(config.id.clone()), source, chains(capture))
@@ -103,6 +103,16 @@ pub(super) fn build(
         pipeline = pipeline.table_sink(&sink.name, factory, sinks::options(sink, config));
     }
     Ok((pipeline, orders))
+}
+
+/// What a destination can carry on with when a table is another one from some change on.
+fn abilities(kind: &SinkKind) -> TableAbilities {
+    match kind {
+        SinkKind::Channel(_) => ChannelSink::ABILITIES,
+        SinkKind::Delta(_) => DeltaSink::ABILITIES,
+        // Takes no captured rows.
+        SinkKind::Files(_) => TableAbilities::ALL,
+    }
 }
 
 /// Each table's own query, or none.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use landfall_channel::Channels;
 use landfall_engine::{MemoryTerm, PipelinePlan};
 use landfall_state::StateStore;
-use landfall_types::{ByteSize, Clock, Coded, SystemClock};
+use landfall_types::{ByteSize, Clock, Coded, SystemClock, with_causes};
 use serde::Serialize;
 
 use super::capture_check::{self, ServerCheck};
@@ -17,7 +17,7 @@ use super::pipelines::{self, DecodeSchema, Surroundings};
 use super::{capture, channel_options, directory, server_options};
 use crate::config::{Config, Finding, Mark, PipelineConfig, PostgresConfig, codes};
 use crate::memory;
-use crate::refusal::{chain_text, coded};
+use crate::refusal::coded;
 
 /// How a plan is made.
 #[derive(Clone, Copy, Debug)]
@@ -153,7 +153,7 @@ fn data_directory(config: &Config) -> Vec<Finding> {
     let against = Channels::preview(dir, &channel_options::all(config));
     let finding = |(name, error): (Option<String>, landfall_channel::OpenError)| {
         let channel = name.and_then(|name| config.channels.iter().find(|channel| channel.name == name));
-        Finding::error(error.code(), channel.map(|channel| channel.mark).or(at), chain_text(&error))
+        Finding::error(error.code(), channel.map(|channel| channel.mark).or(at), with_causes(&error))
     };
     against.into_iter().map(finding).collect()
 }

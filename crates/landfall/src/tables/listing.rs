@@ -49,6 +49,9 @@ pub(crate) struct TableLine {
     /// Bytes of log that it is behind, of a running one.
     pub(crate) lag: Option<u64>,
     parked: Option<Parked>,
+    /// That it went on although it is another table since its copy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    changed: Option<Changed>,
     /// Why its rows do not move, where they do not.
     cause: Option<String>,
 }
@@ -58,6 +61,15 @@ struct Parked {
     code: String,
     reason: String,
     at: String,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Changed {
+    code: String,
+    reason: String,
+    at: String,
+    /// How often.
+    count: u64,
 }
 
 /// The tables of a running pipeline, by its part of the status; none of one that reads a channel.
@@ -210,10 +222,14 @@ impl Listing {
 }
 
 impl TableLine {
-    /// Why it is not simply followed, if it is not.
+    /// Why it is not simply followed, if it is not; else what its readers have to know.
     pub(crate) fn why(&self) -> String {
         let parked = self.parked.as_ref().map(|parked| format!("{}: {}", parked.code, parked.reason));
-        parked.or_else(|| self.cause.clone()).unwrap_or_default()
+        let changed = self.changed.as_ref().map(|Changed { code, reason, at, count }| match count {
+            0 | 1 => format!("{code}: goes on since {at}: {reason}"),
+            _ => format!("{code}: goes on since {at}, change {count}: {reason}"),
+        });
+        parked.or_else(|| self.cause.clone()).or(changed).unwrap_or_default()
     }
 
     fn of_record(table: &TableRecord) -> TableLine {
@@ -227,12 +243,21 @@ impl TableLine {
                 reason: park.reason.clone(),
                 at: park.at.to_string(),
             }),
+            changed: table.changed.as_ref().map(|changed| Changed {
+                code: changed.code.clone(),
+                reason: changed.reason.clone(),
+                at: changed.at.to_string(),
+                count: changed.count,
+            }),
             ..TableLine::default()
         }
     }
 
     fn of_status(table: &Value, engine: &Value) -> TableLine {
         let parked = table.get("parked").filter(|parked| !parked.is_null());
+        let changed = table.get("changed").filter(|changed| !changed.is_null());
+        let in_log = table.get("waits_in_log").and_then(Value::as_bool).unwrap_or_default();
+        let in_log = in_log.then(|| "its stream waits in the server's log until its copy is settled".to_owned());
         let why = engine.get("why").filter(|why| !why.is_null());
         let is_shown = !engine.is_null();
         TableLine {
@@ -248,7 +273,13 @@ impl TableLine {
                 reason: text(parked, "reason").unwrap_or_default(),
                 at: text(parked, "at").unwrap_or_default(),
             }),
-            cause: why.and_then(|why| text(why, "cause")).or_else(|| text(table, "refused")),
+            changed: changed.map(|changed| Changed {
+                code: text(changed, "code").unwrap_or_default(),
+                reason: text(changed, "reason").unwrap_or_default(),
+                at: text(changed, "at").unwrap_or_default(),
+                count: number(changed, "count"),
+            }),
+            cause: why.and_then(|why| text(why, "cause")).or_else(|| text(table, "refused")).or(in_log),
         }
     }
 }

@@ -65,6 +65,11 @@ impl Shop {
         self.server.psql("shop", sql).expect("the statement runs")
     }
 
+    /// What the server says to a statement that it refuses.
+    pub(crate) fn refused(&self, sql: &str) -> String {
+        format!("{:#}", self.server.psql("shop", sql).expect_err("the statement is refused"))
+    }
+
     pub(crate) fn query(&self, sql: &str) -> Option<Vec<Value>> {
         self.query_in("lake", sql)
     }

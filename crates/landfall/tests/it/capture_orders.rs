@@ -181,6 +181,11 @@ pipelines:
         why("LF-DT0005");
         goes_on("beside a refused type");
     }
+    // Copy and stream are both told, and either may be first.
+    let parks =
+        |line: &&str| line.contains("table parked") && line.contains("public.odd") && line.contains("LF-DT0005");
+    let told = running.stderr().lines().filter(parks).count();
+    assert_eq!(told, 2, "a park is told once\n{}", running.stderr());
 
     shop.psql(
         "ALTER TABLE orders RENAME TO bills; CREATE TABLE orders (id bigint PRIMARY KEY, item text NOT NULL, qty int)",

@@ -63,10 +63,10 @@ pipelines:
 "#;
 
 /// A change in the channel: its table and key as the record has them, and what it says.
-struct Record {
-    partition: u32,
-    key: String,
-    change: Value,
+pub(crate) struct Record {
+    pub(crate) partition: u32,
+    pub(crate) key: String,
+    pub(crate) change: Value,
 }
 
 impl Record {
@@ -74,21 +74,21 @@ impl Record {
         self.change[name].as_u64().unwrap_or_else(|| panic!("no {name} in {}", self.change))
     }
 
-    fn place(&self) -> (u64, u64) {
+    pub(crate) fn place(&self) -> (u64, u64) {
         (self.number("_commit_lsn"), self.number("_seq"))
     }
 
-    fn op(&self) -> &str {
+    pub(crate) fn op(&self) -> &str {
         self.change["_op"].as_str().expect("an operation")
     }
 
-    fn table(&self) -> &str {
+    pub(crate) fn table(&self) -> &str {
         self.change["_table"].as_str().expect("a table")
     }
 }
 
 /// All of the channel, each partition in its order.
-fn read(address: &str) -> Vec<Record> {
+pub(crate) fn read(address: &str) -> Vec<Record> {
     let mut client = HttpClient::new(address);
     let mut all = Vec::new();
     for partition in 0..PARTITIONS {
@@ -109,11 +109,11 @@ fn read(address: &str) -> Vec<Record> {
 }
 
 /// Asks until the channel holds such a record.
-fn wait_for(running: &Running, is_it: impl Fn(&Record) -> bool) {
+pub(crate) fn wait_for(running: &Running, is_it: impl Fn(&Record) -> bool) {
     wait_until(running, "it is not in the channel", || read(running.address()).iter().any(&is_it));
 }
 
-fn wait_until(running: &Running, otherwise: &str, is_so: impl Fn() -> bool) {
+pub(crate) fn wait_until(running: &Running, otherwise: &str, is_so: impl Fn() -> bool) {
     let until = Instant::now() + LAND_WITHIN;
     while !is_so() {
         assert!(Instant::now() < until, "{otherwise}\n{}", running.stderr());
@@ -123,7 +123,7 @@ fn wait_until(running: &Running, otherwise: &str, is_so: impl Fn() -> bool) {
 }
 
 /// The last commit that the source has read.
-fn last_commit(running: &Running) -> Value {
+pub(crate) fn last_commit(running: &Running) -> Value {
     let status = HttpClient::new(running.address()).get("/v1/status").expect("the status").json().expect("JSON");
     let pipelines = status["pipelines"].as_array().expect("pipelines");
     let shop = pipelines.iter().find(|pipeline| pipeline["name"] == "shop").expect("the capture");
@@ -273,7 +273,7 @@ fn an_interrupted_copy_stays_and_the_one_that_counts_follows_it() {
     let running = shop.site.serve();
     wait_for(&running, |record| record.table() == "public.orders");
     // Read from the log, and held: the copy is not settled, and the next one will have what these have done.
-    // A stream that is not held shows here only if it is quick; `a_stream_waits_for_the_copy_of_its_own_table` decides it.
+    // `a_stream_follows_its_tables_copy_and_a_neighbours_does_not_wait` decides that they are.
     for id in 1..=8 {
         let before = last_commit(&running);
         shop.psql(&format!("DELETE FROM orders WHERE id = {id}"));

@@ -6,6 +6,7 @@ mod capture;
 mod capture_kills;
 mod capture_large;
 mod capture_orders;
+mod changed_tables;
 mod changes;
 mod check_and_run;
 mod commands;

@@ -222,7 +222,8 @@ impl Open {
         };
         let note = TableNote { shape: self.shape, copy };
         let places = std::mem::take(&mut self.places).into();
-        let rows = EngineRows { rows, places, bad: std::mem::take(&mut self.bad), note };
+        let key = Arc::clone(self.plan.key());
+        let rows = EngineRows { rows, places, bad: std::mem::take(&mut self.bad), note, key };
         shared.handed_over(self.partition, end);
         shared.handover.push(self.generation, self.partition, Ready { rows, end, bytes });
     }

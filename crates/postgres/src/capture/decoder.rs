@@ -13,25 +13,27 @@ use futures::future::BoxFuture;
 use landfall_engine::contract::TableId;
 use landfall_types::{Coded, PartitionId, Place};
 
-use super::handover::{Generation, Ready};
+use super::handover::{Generation, Ready, StreamNumber};
+use super::reshape::{Follow, Found, Reshaped};
 use super::rounds::{Change, LostRow, Rounds};
 use super::shared::Shared;
-use super::table::{Captured, Follow, Parked};
+use super::table::{Captured, Parked};
 use crate::decode::{Message, OversizedMessage, decode};
 use crate::feedback::{KeepAliveAdvance, Pending};
 use crate::log_record::{LogRecord, RecordKind, RecordSink, RecordSinkError};
+use crate::meters::table_changed;
 use crate::record::{ParkNote, TablePhase};
 use crate::relations::{Relation, RelationError, Relations};
 use crate::rows::{Sequencer, Stamp};
-use crate::sql::{SqlConnection, SqlError};
-use crate::{Lsn, PgType, RelationId, code};
+use crate::sql::SqlError;
+use crate::{Lsn, RelationId, code};
 
 /// What the next record waits for.
 enum Answer {
     /// The stored note of a parked table.
     Stored,
-    /// Types of a table's new columns.
-    Kinds(Arc<Relation>, Result<Vec<(u32, i32, PgType)>, SqlError>),
+    /// What the catalog says of a table's new shape.
+    Found(Arc<Relation>, Result<Found, SqlError>),
 }
 
 /// See the module. One per connection.
@@ -51,6 +53,7 @@ pub(crate) struct Decoder {
     passed: HashMap<RelationId, Lsn>,
     rows: HashMap<RelationId, u64>,
     generation: Generation,
+    number: StreamNumber,
 }
 
 impl Decoder {
@@ -61,6 +64,7 @@ impl Decoder {
         through: Lsn,
     ) -> Self {
         let interval = shared.options.feedback_interval.min(Duration::from_secs(1));
+        let number = shared.handover.begin_stream();
         Decoder {
             rounds: Rounds::new(Arc::clone(&shared.issued)),
             shared,
@@ -75,6 +79,7 @@ impl Decoder {
             passed: HashMap::new(),
             rows: HashMap::new(),
             generation,
+            number,
         }
     }
 
@@ -135,6 +140,10 @@ impl Decoder {
             self.passed_by += 1;
             return Ok(());
         }
+        // The log keeps it: it is read again once the table's copy is settled.
+        if table.set_back.is_some() {
+            return Ok(());
+        }
         if let Err(error @ RelationError::Unknown { .. }) = self.relations.get(record.lsn, relation) {
             let parked = Parked { code: error.code(), reason: error.to_string() };
             self.park(relation, stamp.commit_lsn, &parked);
@@ -177,23 +186,60 @@ impl Decoder {
     /// (P90): it is parked, and what waits of it is passed by, so that the slot moves on (P86). One that is slow is not.
     fn park_backlogs(&mut self) {
         self.park_unfit();
-        let (most, patience) = (self.shared.handover.bytes_max() / 4, self.shared.options.backlog_patience);
+        self.set_back_held();
+        for (relation, parts, parked) in self.stuck() {
+            self.set_aside(relation, parts, &parked);
+        }
+    }
+
+    fn stuck(&self) -> Vec<(RelationId, Vec<PartitionId>, Parked)> {
+        let (handover, patience) = (&self.shared.handover, self.shared.options.backlog_patience);
+        let most = handover.bytes_max() / 4;
+        let waited = |since: Instant| {
+            let waited = self.now.saturating_duration_since(since);
+            (waited >= patience).then_some(waited)
+        };
         let stuck = self.tables.values().filter(|table| !table.is_parked).filter_map(|table| {
             let parts: Vec<_> = std::iter::once(table.stream).chain(table.copying).collect();
-            let (held, waited) = parts.iter().find_map(|partition| {
-                let (held, since) = self.shared.handover.waiting_of(*partition)?;
-                let waited = self.now.saturating_duration_since(since);
-                (held >= most && waited >= patience).then_some((held, waited))
-            })?;
-            Some((table.relation, parts, held, waited))
+            let refused = || self.shared.refused(TableId(table.relation.0));
+            // A stream that waits for its copy is no backlog, unless that copy's own rows are refused.
+            let in_log = table.set_back.and_then(waited).filter(|_| refused().is_some());
+            let in_memory = || {
+                parts.iter().find_map(|partition| {
+                    let (held, since) = handover.waiting_of(*partition)?;
+                    let waited = waited(since).filter(|_| held >= most)?;
+                    (!handover.is_held(*partition)).then_some((held, waited))
+                })
+            };
+            let (what, waited) = match in_log {
+                Some(waited) => ("its stream waits in the log for its copy".to_owned(), waited),
+                None => {
+                    let (held, waited) = in_memory()?;
+                    (format!("{held} bytes of them wait, at most {most} may"), waited)
+                }
+            };
+            let why = refused().map_or(String::new(), |cause| format!(" ({})", cause.text));
+            let reason = format!("none of its rows was taken for {waited:.0?}{why}, and {what}");
+            Some((table.relation, parts, Parked { code: code::BACKLOG, reason }))
         });
-        for (relation, parts, held, waited) in stuck.collect::<Vec<_>>() {
-            let why =
-                self.shared.refused(TableId(relation.0)).map_or(String::new(), |cause| format!(" ({})", cause.text));
-            let reason = format!(
-                "none of its rows was taken for {waited:.0?}{why}, and {held} bytes of them wait, at most {most} may"
-            );
-            self.set_aside(relation, parts, &Parked { code: code::BACKLOG, reason });
+        stuck.collect()
+    }
+
+    /// Streams that wait for their copies share a quarter of what all tables share. Past it the longest is set back: its rows
+    /// are dropped and no more are made, `through` stays below them, and the log is read again once the copy is settled. So
+    /// a table that is long to copy and busy costs log at the server, and no neighbour its turn (P90).
+    fn set_back_held(&mut self) {
+        let most = self.shared.handover.bytes_max() / 4;
+        while let Some((partition, bytes)) = self.shared.handover.set_back_past(most) {
+            let Some(table) = self.tables.values_mut().find(|table| table.stream == partition) else { continue };
+            table.set_back = Some(self.now);
+            let relation = table.relation;
+            tracing::info!(pipeline = %self.shared.options.pipeline, table = %table.target, bytes,
+                "rows of the stream wait in the server's log until the table's copy is settled; the slot stands still meanwhile");
+            // What is open of it goes with the rest: handed over now, it would stand for what was dropped before it.
+            if let Some((partition, ready)) = self.rounds.cut_table(relation) {
+                self.cut_before.push((partition, ready.end));
+            }
         }
     }
 
@@ -239,16 +285,21 @@ impl Decoder {
         if std::mem::replace(&mut table.is_parked, true) {
             return;
         }
-        tracing::error!(pipeline = %self.shared.options.pipeline, table = %table.target, code = %parked.code, lsn = %at,
-            "table parked, its neighbours go on: {}; `landfall tables CONFIG {} resync {}` copies it anew",
-            parked.reason, self.shared.options.pipeline, table.target);
         let note = ParkNote { at, passed: at, code: parked.code.to_string(), reason: parked.reason.clone() };
+        let mut is_new = false;
         let change = self.shared.change_record(|record| {
-            if let Some(table) = record.table_mut(relation) {
+            // Its copy may have come before: one note, and one line of the log.
+            if let Some(table) = record.table_mut(relation).filter(|table| table.phase != TablePhase::Parked) {
                 table.phase = TablePhase::Parked;
                 table.park = Some(note);
+                is_new = true;
             }
         });
+        if is_new {
+            tracing::error!(pipeline = %self.shared.options.pipeline, table = %table.target, code = %parked.code, lsn = %at,
+                "table parked, its neighbours go on: {}; `landfall tables CONFIG {} resync {}` copies it anew",
+                parked.reason, self.shared.options.pipeline, table.target);
+        }
         let shared = Arc::clone(&self.shared);
         self.wait(Box::pin(async move {
             shared.stored(change).await;
@@ -269,43 +320,72 @@ impl Decoder {
     fn follow(&mut self, relation: RelationId, lsn: Lsn) -> Result<(), RecordSinkError> {
         let now = Arc::clone(self.relations.get(lsn, relation)?);
         let Some(table) = self.tables.get(&relation).filter(|table| !table.is_parked) else { return Ok(()) };
-        match table.follow(&now) {
+        match table.follow(&now, self.shared.options.abilities) {
             Follow::AsIs => {}
             Follow::Park(parked) => {
-                let at = self.transaction.as_ref().map_or(lsn, |transaction| transaction.begin().commit_lsn);
+                let at = self.commit_or(lsn);
                 self.park(relation, at, &parked);
             }
-            Follow::Ask(types) => {
+            Follow::Reshape(unknown) if unknown.is_nothing() => self.reshape(&now, &Found::default()),
+            Follow::Reshape(unknown) => {
                 let connect = self.shared.options.connect.clone();
-                self.wait(Box::pin(async move { Answer::Kinds(now, resolve(&connect, types).await) }));
+                self.wait(Box::pin(async move { Answer::Found(now, unknown.look_up(&connect, relation).await) }));
             }
         }
         Ok(())
     }
 
+    /// Of the open transaction.
+    fn commit_or(&self, lsn: Lsn) -> Lsn {
+        self.transaction.as_ref().map_or(lsn, |transaction| transaction.begin().commit_lsn)
+    }
+
     fn answered(&mut self, answer: Answer) -> Result<(), RecordSinkError> {
-        let Answer::Kinds(now, kinds) = answer else { return Ok(()) };
-        let kinds = kinds?;
+        if let Answer::Found(now, found) = answer {
+            self.reshape(&now, &found?);
+        }
+        Ok(())
+    }
+
+    /// Rows from here on have another shape, or the table is parked.
+    fn reshape(&mut self, now: &Relation, found: &Found) {
         if let Some((partition, ready)) = self.rounds.cut_table(now.id) {
             // Rows of the shape before go first.
             self.cut_before.push((partition, ready.end));
             self.hand_over(partition, ready);
         }
-        let Some(table) = self.tables.get(&now.id) else { return Ok(()) };
+        let at = self.commit_or(Lsn::ZERO);
+        let Some(table) = self.tables.get(&now.id) else { return };
         let shape = self.shared.next_shape(now.id);
-        match table.reshaped(&now, &kinds, shape) {
-            Ok(reshaped) => {
+        match table.reshaped(now, found, shape, self.shared.options.abilities) {
+            Ok(Reshaped { table: reshaped, notes }) => {
                 tracing::info!(pipeline = %self.shared.options.pipeline, table = %table.target, shape,
                     columns = now.columns.len(), "the table has another shape");
                 self.shared.has_shape(reshaped.spec());
+                if !notes.is_empty() {
+                    self.note_change(&reshaped, at, &notes.join("; "));
+                }
                 self.tables.insert(now.id, reshaped);
             }
-            Err(parked) => {
-                let at = self.transaction.as_ref().map_or(Lsn::ZERO, |transaction| transaction.begin().commit_lsn);
-                self.park(now.id, at, &parked);
-            }
+            Err(parked) => self.park(now.id, at, &parked),
         }
-        Ok(())
+    }
+
+    /// The table goes on, and whoever reads behind it is told.
+    fn note_change(&self, table: &Captured, at: Lsn, what: &str) {
+        let mut is_new = false;
+        self.shared.change_record(|record| {
+            if let Some(table) = record.table_mut(table.relation) {
+                is_new = table.note_change(at, &code::CHANGED.to_string(), what);
+            }
+        });
+        // A replay comes by it again.
+        if is_new {
+            let pipeline = &self.shared.options.pipeline;
+            tracing::warn!(%pipeline, table = %table.target, code = %code::CHANGED, lsn = %at,
+                "the table is another one from here on, and goes on: {what}");
+            table_changed(pipeline, &table.target);
+        }
     }
 
     /// Cuts the round and hands it over.
@@ -339,7 +419,7 @@ impl Decoder {
 
     fn hand_over(&self, partition: PartitionId, ready: Ready) {
         self.shared.handed_over(partition, ready.end);
-        self.shared.handover.push(self.generation, partition, ready);
+        self.shared.handover.push_streamed(self.number, self.generation, partition, ready);
     }
 
     fn on_keepalive(&mut self, end: Lsn) {
@@ -422,10 +502,4 @@ impl RecordSink for Decoder {
         }
         Ok(())
     }
-}
-
-/// What values of these types are, by the catalog as it is now.
-async fn resolve(connect: &crate::ConnectOptions, types: Vec<(u32, i32)>) -> Result<Vec<(u32, i32, PgType)>, SqlError> {
-    let sql = SqlConnection::open(connect).await?;
-    crate::catalog::resolve_types(&sql, &types).await
 }

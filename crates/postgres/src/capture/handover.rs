@@ -31,6 +31,10 @@ struct Inside {
     last: Option<PartitionId>,
     /// Streams that wait until the copy of their table is settled.
     behind: BTreeMap<PartitionId, PartitionId>,
+    /// Those of them whose rows were dropped, to be read again.
+    set_back: BTreeSet<PartitionId>,
+    /// The stream that rows are taken of.
+    stream: StreamNumber,
     lane: Option<LaneWaker>,
     /// Decoder and copies, of which several may wait for room.
     waiting: Vec<Waker>,
@@ -47,6 +51,15 @@ impl Inside {
         }
     }
 
+    /// Drops what waits of a partition; gives its bytes.
+    fn drop_queue(&mut self, partition: PartitionId) -> usize {
+        let dropped = self.queues.remove(&partition).unwrap_or_default();
+        let dropped: usize = dropped.iter().map(|ready| ready.bytes).sum();
+        self.bytes -= dropped;
+        self.waits_since.remove(&partition);
+        dropped
+    }
+
     fn bytes_of(&self, partition: PartitionId) -> usize {
         self.queues.get(&partition).map_or(0, |queue| queue.iter().map(|ready| ready.bytes).sum())
     }
@@ -56,6 +69,10 @@ impl Inside {
 /// taken: handed over, it would hide the rows between.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Generation(u64);
+
+/// Which start of the stream rows were read by. What an earlier one still brings is read again by the next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct StreamNumber(u64);
 
 /// See the module.
 pub(crate) struct Handover {
@@ -112,11 +129,76 @@ impl Handover {
         }
     }
 
+    /// Whether a stream waits for the copy of its table.
+    pub(crate) fn is_held(&self, stream: PartitionId) -> bool {
+        self.inside.lock().behind.contains_key(&stream)
+    }
+
+    /// Whether rows of a stream were dropped, and are read again once its copy is settled.
+    pub(crate) fn is_set_back(&self, stream: PartitionId) -> bool {
+        self.inside.lock().set_back.contains(&stream)
+    }
+
+    /// A stream starts, at a place below everything that is not settled: what waits for a copy comes again with it.
+    pub(crate) fn begin_stream(&self) -> StreamNumber {
+        let (number, waiting) = {
+            let mut inside = self.inside.lock();
+            inside.stream = StreamNumber(inside.stream.0 + 1);
+            inside.set_back.clear();
+            for held in inside.behind.keys().copied().collect::<Vec<_>>() {
+                inside.drop_queue(held);
+            }
+            (inside.stream, std::mem::take(&mut inside.waiting))
+        };
+        waiting.into_iter().for_each(Waker::wake);
+        number
+    }
+
+    /// Where streams that wait for their copies hold so many bytes together: drops those of the one that holds most, and gives
+    /// them. Once its copy is forgotten, the stream has to start again.
+    pub(crate) fn set_back_past(&self, most: usize) -> Option<(PartitionId, usize)> {
+        let (longest, waiting) = {
+            let mut inside = self.inside.lock();
+            if inside.behind.is_empty() {
+                return None;
+            }
+            let held = inside.behind.keys().map(|stream| (*stream, inside.bytes_of(*stream)));
+            let (longest, all) = held.fold((None, 0), |(longest, all), one: (PartitionId, usize)| {
+                let longest = longest.filter(|(_, bytes)| *bytes >= one.1).or(Some(one));
+                (longest, all + one.1)
+            });
+            let longest = longest.filter(|_| all >= most.max(1))?;
+            inside.drop_queue(longest.0);
+            inside.set_back.insert(longest.0);
+            (longest, std::mem::take(&mut inside.waiting))
+        };
+        waiting.into_iter().for_each(Waker::wake);
+        Some(longest)
+    }
+
+    /// The same as [`Self::push`], of a stream: one of an earlier start is dropped.
+    pub(crate) fn push_streamed(
+        &self,
+        number: StreamNumber,
+        generation: Generation,
+        partition: PartitionId,
+        ready: Ready,
+    ) {
+        self.add(Some(number), generation, partition, ready);
+    }
+
     /// Adds a batch; one of an earlier generation is dropped, since its rows are read again, and so is one of a partition
     /// that was given up: nobody would ever take it, and its bytes be held.
     pub(crate) fn push(&self, generation: Generation, partition: PartitionId, ready: Ready) {
+        self.add(None, generation, partition, ready);
+    }
+
+    fn add(&self, number: Option<StreamNumber>, generation: Generation, partition: PartitionId, ready: Ready) {
         let lane = {
             let mut inside = self.inside.lock();
+            if number.is_some_and(|number| number != inside.stream) {
+                return;
+            }
             if generation != inside.generation || inside.gone.contains(&partition) {
                 return;
             }
@@ -180,24 +262,30 @@ impl Handover {
         self.bytes_max
     }
 
-    /// A partition is given up: drops what waits of it, and what still comes; what waited for its end may go on.
-    pub(crate) fn forget(&self, partition: PartitionId) {
-        let (waiting, lane) = {
+    /// A partition is given up: drops what waits of it, and what still comes; what waited for its end may go on. True: rows
+    /// of that were dropped, and the stream has to start again with them.
+    #[must_use]
+    pub(crate) fn forget(&self, partition: PartitionId) -> bool {
+        let (waiting, lane, is_read_again) = {
             let mut inside = self.inside.lock();
-            let held = inside.behind.len();
-            inside.behind.retain(|stream, copy| *stream != partition && *copy != partition);
-            let lane = if inside.behind.len() < held { inside.lane.clone() } else { None };
+            let Inside { behind, set_back, .. } = &mut *inside;
+            set_back.remove(&partition);
+            let held = behind.len();
+            let mut is_read_again = false;
+            behind.retain(|stream, copy| {
+                is_read_again |= *copy == partition && set_back.remove(stream);
+                *stream != partition && *copy != partition
+            });
+            let lane = if behind.len() < held { inside.lane.clone() } else { None };
             inside.gone.insert(partition);
-            let dropped: usize =
-                inside.queues.remove(&partition).unwrap_or_default().iter().map(|ready| ready.bytes).sum();
-            inside.bytes -= dropped;
-            inside.waits_since.remove(&partition);
-            (std::mem::take(&mut inside.waiting), lane)
+            inside.drop_queue(partition);
+            (std::mem::take(&mut inside.waiting), lane, is_read_again)
         };
         waiting.into_iter().for_each(Waker::wake);
         if let Some(lane) = lane {
             lane.wake();
         }
+        is_read_again
     }
 
     /// A lane is opened anew: nothing of what waits is for it.
@@ -207,7 +295,8 @@ impl Handover {
             let waiting = std::mem::take(&mut inside.waiting);
             let generation = Generation(inside.generation.0 + 1);
             let gone = std::mem::take(&mut inside.gone);
-            *inside = Inside { is_finished: inside.is_finished, generation, gone, ..Inside::default() };
+            let Inside { is_finished, stream, .. } = *inside;
+            *inside = Inside { is_finished, generation, gone, stream, ..Inside::default() };
             waiting
         };
         waiting.into_iter().for_each(Waker::wake);
@@ -220,9 +309,7 @@ impl Handover {
             let mut inside = self.inside.lock();
             inside.is_finished = true;
             for stream in std::mem::take(&mut inside.behind).into_keys() {
-                let dropped = inside.queues.remove(&stream).unwrap_or_default();
-                inside.bytes -= dropped.iter().map(|ready| ready.bytes).sum::<usize>();
-                inside.waits_since.remove(&stream);
+                inside.drop_queue(stream);
             }
             inside.lane.clone()
         };
@@ -239,138 +326,4 @@ impl Handover {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicBool, Ordering};
-
-    use arrow_array::RecordBatch;
-    use arrow_schema::Schema;
-    use landfall_engine::contract::TableNote;
-
-    use super::*;
-
-    fn ready(at: u64, bytes: usize) -> Ready {
-        let rows = RecordBatch::new_empty(Arc::new(Schema::empty()));
-        let rows = TableRows { rows, places: Arc::from([]), bad: Vec::new(), note: TableNote::default() };
-        Ready { rows, end: Place { at, within: 0 }, bytes }
-    }
-
-    fn take(handover: &Handover, takes: impl Fn(u32) -> bool) -> Option<(u32, u64)> {
-        let taken = handover.take(|| LaneWaker::new(|| {}), |partition| takes(partition.0))?;
-        Some((taken.0.0, taken.1.end.at))
-    }
-
-    fn has_room(handover: &Handover) -> bool {
-        handover.poll_room(&mut Context::from_waker(Waker::noop())).is_ready()
-    }
-
-    /// Catches a table that cannot take rows and stops its neighbours, rows out of order, and a table served twice while
-    /// another waits (I13).
-    #[test]
-    fn tables_take_turns_and_one_that_waits_stops_no_other() {
-        let handover = Handover::new(100);
-        for at in 1..=3 {
-            handover.push(Generation(0), PartitionId(1), ready(at, 1));
-            handover.push(Generation(0), PartitionId(2), ready(at, 1));
-        }
-        assert_eq!(take(&handover, |_| true), Some((1, 1)));
-        assert_eq!(take(&handover, |_| true), Some((2, 1)));
-        assert_eq!(take(&handover, |partition| partition == 2), Some((2, 2)));
-        assert_eq!(take(&handover, |_| true), Some((1, 2)));
-        assert_eq!(take(&handover, |_| false), None);
-    }
-
-    /// Catches a bound that leaks with what is taken, forgotten or restarted (I6).
-    #[test]
-    fn room_comes_back_with_every_batch_that_leaves() {
-        let handover = Handover::new(10);
-        handover.push(Generation(0), PartitionId(1), ready(1, 6));
-        assert!(has_room(&handover));
-        handover.push(Generation(0), PartitionId(2), ready(1, 6));
-        assert!(!has_room(&handover));
-        handover.forget(PartitionId(1));
-        assert!(has_room(&handover));
-        handover.push(Generation(0), PartitionId(1), ready(2, 60));
-        assert!(has_room(&handover), "nobody takes what comes behind its end");
-        handover.push(Generation(0), PartitionId(2), ready(2, 6));
-        assert!(!has_room(&handover));
-        assert_eq!(take(&handover, |_| true), Some((2, 1)));
-        assert!(has_room(&handover));
-        handover.push(Generation(0), PartitionId(2), ready(3, 6));
-        handover.restart();
-        assert!(has_room(&handover));
-        assert_eq!(take(&handover, |_| true), None);
-    }
-
-    /// Catches a streamed change that overtakes the copied row that it changes, where order is kept (P59); a hold that
-    /// outlives its copy; and one that holds up a shutdown (I11).
-    #[test]
-    fn a_stream_waits_for_the_copy_of_its_own_table() {
-        let handover = Handover::new(100);
-        let now = handover.generation();
-        handover.hold(now, PartitionId(2), PartitionId(1));
-        for partition in [1, 2, 3] {
-            handover.push(now, PartitionId(partition), ready(1, 1));
-        }
-        assert_eq!(take(&handover, |_| true), Some((1, 1)));
-        assert_eq!(take(&handover, |_| true), Some((3, 1)), "another table's stream");
-        assert_eq!(take(&handover, |_| true), None);
-        handover.forget(PartitionId(1));
-        assert_eq!(take(&handover, |_| true), Some((2, 1)));
-        handover.hold(now, PartitionId(2), PartitionId(4));
-        handover.push(now, PartitionId(2), ready(2, 1));
-        handover.finish();
-        assert!(handover.is_finished());
-        handover.restart();
-        handover.hold(now, PartitionId(2), PartitionId(4));
-        handover.push(handover.generation(), PartitionId(2), ready(3, 1));
-        assert_eq!(take(&handover, |_| true), Some((2, 3)), "held by an opening that is over");
-    }
-
-    /// Catches a copied table that is not taken and keeps the stream, or another copy, from its room, and one of two who
-    /// wait that is never woken (I13).
-    #[test]
-    fn copies_leave_room_to_the_stream_and_to_each_other() {
-        let handover = Handover::new(100);
-        let copy_has_room = |partition| {
-            let room = std::pin::pin!(handover.room_for_copy(PartitionId(partition)));
-            room.poll(&mut Context::from_waker(Waker::noop())).is_ready()
-        };
-        handover.push(Generation(0), PartitionId(1), ready(1, 25));
-        assert!(!copy_has_room(1) && copy_has_room(2) && has_room(&handover));
-        handover.push(Generation(0), PartitionId(2), ready(1, 25));
-        assert!(!copy_has_room(3) && has_room(&handover));
-        handover.push(Generation(0), PartitionId(9), ready(1, 50));
-        let wakers = [(); 2].map(|()| Arc::new(Woken::default()));
-        for waker in &wakers {
-            let waker = Waker::from(Arc::clone(waker));
-            assert!(handover.poll_room(&mut Context::from_waker(&waker)).is_pending());
-        }
-        assert!(take(&handover, |partition| partition == 9).is_some());
-        assert!(wakers.iter().all(|waker| waker.0.load(Ordering::Relaxed)));
-        assert!(take(&handover, |partition| partition == 1).is_some());
-        assert!(copy_has_room(1));
-    }
-
-    #[derive(Default)]
-    struct Woken(AtomicBool);
-
-    impl std::task::Wake for Woken {
-        fn wake(self: Arc<Self>) {
-            self.0.store(true, Ordering::Relaxed);
-        }
-    }
-
-    /// Catches a batch of the stream before, whose rows stand behind those that a lane opened anew has to read again: it
-    /// would be taken first, and what lies between be left out as handed over (I7).
-    #[test]
-    fn a_batch_made_for_an_earlier_lane_never_reaches_a_later_one() {
-        let handover = Handover::new(10);
-        let before = handover.generation();
-        handover.restart();
-        handover.push(before, PartitionId(1), ready(9, 1));
-        assert_eq!((take(&handover, |_| true), handover.waiting_of(PartitionId(1))), (None, None));
-        handover.push(handover.generation(), PartitionId(1), ready(3, 1));
-        assert_eq!(take(&handover, |_| true), Some((1, 3)));
-    }
-}
+mod tests;

@@ -91,10 +91,10 @@ fn from(ready: Ready, next: Place) -> Option<Ready> {
     if !is_below {
         return Some(Ready { rows, end, bytes });
     }
-    let TableRows { rows, places, mut bad, note } = rows;
+    let TableRows { rows, places, mut bad, note, key } = rows;
     let first = places.partition_point(|place| *place < next);
     bad.retain(|bad| bad.place >= next);
     let rows = rows.slice(first, rows.num_rows() - first);
     let places = places.get(first..).unwrap_or_default().into();
-    Some(Ready { rows: TableRows { rows, places, bad, note }, end, bytes })
+    Some(Ready { rows: TableRows { rows, places, bad, note, key }, end, bytes })
 }

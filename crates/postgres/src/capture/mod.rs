@@ -12,6 +12,7 @@ mod lane;
 mod options;
 mod orders;
 mod progress;
+mod reshape;
 mod rounds;
 mod shared;
 mod source;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use landfall_engine::contract::TableAbilities;
 use landfall_types::Code;
 
 use crate::rows::RowOptions;
@@ -61,9 +62,9 @@ pub struct CaptureOptions {
     /// Codes with which a destination says that it cannot hold a table as it is shaped: the table is parked at once, since
     /// waiting would hold the slot and mend nothing (P86).
     pub shape_refusals: Vec<Code>,
-    /// Whether a table's streamed rows wait until its copy is settled: for a destination that keeps the order in which rows
-    /// come. One that orders them by commit position needs no wait.
-    pub copy_first: bool,
+    /// What every destination of the tables can carry on with. Where one does not order changes by their position, a table's
+    /// stream waits until its copy is settled (P59); what one cannot take parks a table (P84).
+    pub abilities: TableAbilities,
     /// `schema.poll`: how often the catalog is asked for tables that are new.
     pub schema_poll: Duration,
     /// Whether the server must not be asked (`check --offline`).
@@ -95,7 +96,7 @@ impl CaptureOptions {
             ready_bytes: 64 << 20,
             backlog_patience: Duration::from_secs(120),
             shape_refusals: Vec::new(),
-            copy_first: false,
+            abilities: TableAbilities { orders_by_position: true, takes_new_types: false, takes_new_keys: false },
             schema_poll: Duration::from_secs(60),
             is_offline: false,
         }

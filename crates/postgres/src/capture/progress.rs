@@ -10,6 +10,10 @@ use landfall_types::{PartitionId, Place};
 
 use crate::Lsn;
 
+/// Rounds that are kept apart. Behind one that waits for long, as a table's whose copy takes hours, more of them are joined two
+/// by two: `through` then moves in longer steps, and no further (I6).
+const ROUNDS_MAX: usize = 4_096;
+
 /// What was cut at one position.
 #[derive(Debug)]
 struct Round {
@@ -17,6 +21,19 @@ struct Round {
     parts: Vec<(PartitionId, Place)>,
     /// The end LSN of the last transaction that is whole with it; `None` inside the first.
     end: Option<Lsn>,
+}
+
+impl Round {
+    /// Both as one.
+    fn join(&mut self, next: Round) {
+        for (partition, end) in next.parts {
+            match self.parts.iter_mut().find(|(known, _)| *known == partition) {
+                Some((_, known)) => *known = end.max(*known),
+                None => self.parts.push((partition, end)),
+            }
+        }
+        self.end = next.end.max(self.end);
+    }
 }
 
 /// See the module.
@@ -65,12 +82,25 @@ impl Progress {
     pub(crate) fn issued(&mut self, parts: Vec<(PartitionId, Place)>, end: Option<Lsn>) {
         if !parts.is_empty() {
             self.rounds.push_back(Round { parts, end });
+            if self.rounds.len() > ROUNDS_MAX {
+                self.join_pairs();
+            }
             return;
         }
         match (self.rounds.back_mut(), end) {
             (Some(last), Some(_)) => last.end = end.max(last.end),
             (None, Some(end)) => self.through = self.through.max(end),
             (_, None) => {}
+        }
+    }
+
+    fn join_pairs(&mut self) {
+        let mut rounds = std::mem::take(&mut self.rounds).into_iter();
+        while let Some(mut round) = rounds.next() {
+            if let Some(next) = rounds.next() {
+                round.join(next);
+            }
+            self.rounds.push_back(round);
         }
     }
 
@@ -152,6 +182,32 @@ mod tests {
         assert_eq!(progress.through(), Lsn(25));
         progress.idle(Lsn(90));
         assert_eq!(progress.through(), Lsn(90));
+    }
+
+    /// Catches memory that grows for as long as one table waits, and a checkpoint past it or short of it because of that (I6).
+    #[test]
+    fn however_long_one_table_waits_few_rounds_are_kept_and_none_is_passed_early() {
+        let mut progress = Progress::new(Lsn(1));
+        progress.issued(vec![(PartitionId(1), place(10, 0))], Some(Lsn(10)));
+        let last = 100_000;
+        for at in 11..=last {
+            // Of a transaction, its first part is cut inside.
+            progress.issued(vec![(PartitionId(2), place(at, 5))], None);
+            progress.issued(
+                vec![(PartitionId(2), place(at + 1, 0)), (PartitionId(3), place(at + 1, 0))],
+                Some(Lsn(at + 1)),
+            );
+            assert!(progress.rounds.len() <= ROUNDS_MAX);
+        }
+        let half = last / 2;
+        progress.settled(&below(&[(2, place(half, 0)), (3, place(half, 0))]));
+        assert_eq!(progress.through(), Lsn(1), "the first waits");
+        progress.settled(&below(&[(1, place(10, 0)), (2, place(half, 0)), (3, place(half, 0))]));
+        assert!(progress.through() <= Lsn(half), "{}", progress.through());
+        progress.settled(&below(&[(2, place(last + 1, 0)), (3, place(last, 0))]));
+        assert!(progress.through() <= Lsn(last), "{}", progress.through());
+        progress.settled(&below(&[(1, place(10, 0)), (2, place(last + 1, 0)), (3, place(last + 1, 0))]));
+        assert_eq!((progress.through(), progress.has_unsettled()), (Lsn(last + 1), false));
     }
 
     /// Catches a log that is let go of although a table begins in the middle of it, and one that is held for ever.

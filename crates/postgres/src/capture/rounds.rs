@@ -227,11 +227,11 @@ impl Rounds {
         };
         let bytes = open.rows.bytes() + open.bad.iter().map(|bad| bad.bytes.len()).sum::<usize>();
         let note = engine::TableNote { shape: open.shape, copy: engine::CopyMark::None };
-        let schema = open.rows.plan().schema().clone();
+        let (schema, key) = (open.rows.plan().schema().clone(), Arc::clone(open.rows.plan().key()));
         // Columns and schema come from one plan, so the batch can always be made.
         let rows = open.rows.finish(open.partition, Offset(first));
         let rows = rows.unwrap_or_else(|_| arrow_array::RecordBatch::new_empty(schema));
-        let rows = engine::TableRows { rows, places: open.places.into(), bad: open.bad, note };
+        let rows = engine::TableRows { rows, places: open.places.into(), bad: open.bad, note, key };
         (open.partition, Ready { rows, end: open.end, bytes })
     }
 }

@@ -333,14 +333,18 @@ impl Shared {
             let mut announced = self.announced.lock();
             partitions.into_iter().filter(|partition| announced.remove(partition)).collect()
         };
+        let mut is_read_again = false;
         for partition in &gone {
-            self.handover.forget(*partition);
+            is_read_again |= self.handover.forget(*partition);
             self.progress.lock().forget(*partition);
             self.ends.lock().remove(partition);
             self.copying.lock().remove(partition);
         }
         if !gone.is_empty() {
             self.send(SourceEvent::Retired(gone));
+        }
+        if is_read_again {
+            self.carry_out();
         }
     }
 
@@ -349,10 +353,12 @@ impl Shared {
         self.specs.lock().insert(RelationId(spec.id.0), spec);
     }
 
-    /// Whether the engine knows a table under this number with other columns.
+    /// Whether the engine knows a table under this number with other columns, or another key.
     pub(crate) fn is_other_shape(&self, spec: &TableSpec) -> bool {
         let known = self.specs.lock();
-        known.get(&RelationId(spec.id.0)).is_some_and(|known| known.shape == spec.shape && known.schema != spec.schema)
+        known
+            .get(&RelationId(spec.id.0))
+            .is_some_and(|known| known.shape == spec.shape && (known.schema != spec.schema || known.key != spec.key))
     }
 
     /// Whether the engine was told of a partition and not of its end.
@@ -474,6 +480,11 @@ impl Shared {
                         "parked": table.park.as_ref().map(|park| serde_json::json!({
                             "code": park.code, "reason": park.reason, "at": park.at.to_string(),
                         })),
+                        "changed": table.changed.as_ref().map(|changed| serde_json::json!({
+                            "code": changed.code, "reason": changed.reason, "at": changed.at.to_string(),
+                            "count": changed.count,
+                        })),
+                        "waits_in_log": self.handover.is_set_back(PartitionId(table.stream_partition)),
                         "refused": self.refused(TableId(table.relation.0)).map(|cause| cause.text.to_string()),
                     })
                 })

@@ -206,6 +206,6 @@ impl Source for PostgresSource {
 
 /// A table as the engine is told of it.
 pub(super) fn spec(relation: RelationId, target: &str, shape: u32, plan: &RowPlan) -> TableSpec {
-    let key = plan.shape().columns.iter().filter(|column| column.is_key).map(|column| Arc::clone(&column.name));
-    TableSpec { id: TableId(relation.0), name: target.into(), schema: plan.schema().clone(), shape, key: key.collect() }
+    let key = Arc::clone(plan.key());
+    TableSpec { id: TableId(relation.0), name: target.into(), schema: plan.schema().clone(), shape, key }
 }

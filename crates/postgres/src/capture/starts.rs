@@ -297,7 +297,7 @@ fn place_taken(place: &str, owner: &TableName) -> Parked {
 }
 
 fn announce(shared: &Shared, generation: Generation, follows: &[Captured], copies: &[ToCopy]) {
-    if shared.options.copy_first {
+    if !shared.options.abilities.orders_by_position {
         copies.iter().for_each(|copy| shared.handover.hold(generation, copy.table.stream, copy.partition));
     }
     let active = || follows.iter().filter(|table| !table.is_parked);
@@ -315,6 +315,7 @@ pub(super) fn fresh(facts: &TableFacts, stream: u32, phase: TablePhase, copy: Op
         shape: 1,
         copy,
         park: None,
+        changed: None,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use landfall_types::Coded;
+use landfall_types::{Coded, with_causes};
 use tokio::sync::watch;
 
 use super::copies::Copies;
@@ -104,7 +104,7 @@ pub(super) async fn stream(
     }
     meters.reconnected(end.code());
     Err(match &end {
-        PumpEnd::Queue(error) => Ended::Later { code: end.code(), text: source_text(error) },
+        PumpEnd::Queue(error) => Ended::Later { code: end.code(), text: with_causes(error) },
         _ => Ended::later(&end),
     })
 }
@@ -122,21 +122,6 @@ async fn started_again(
         _ = ordered.changed() => {}
         () = copies.until_ready(shared, generation) => {}
     }
-}
-
-/// A failure of the decoder with what caused it.
-fn source_text(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let more = cause.to_string();
-        if !text.contains(&more) {
-            text.push_str(": ");
-            text.push_str(&more);
-        }
-        source = cause.source();
-    }
-    text
 }
 
 /// `1min`, `60s`, `500ms`, `0`: as SHOW gives it.

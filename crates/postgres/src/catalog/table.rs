@@ -9,3 +9,4 @@ mod tests;
 
 pub use facts::{KeyOrigin, LeafFacts, NotCarried, SkippedRelation, TableFacts};
 pub use read::{MatchedTables, TABLES_MAX, read_tables};
+pub(crate) use read::{filled_columns, read_full_key};

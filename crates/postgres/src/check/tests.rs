@@ -305,6 +305,7 @@ fn the_publication_is_mended_or_its_statement_printed() {
         shape: 1,
         copy: None,
         park: None,
+        changed: None,
     });
     let findings = check.findings(&options(), Some(&carried));
     let refused = findings.iter().find(|finding| finding.fix.is_some()).unwrap();

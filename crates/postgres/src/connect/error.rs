@@ -6,7 +6,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use landfall_types::{Code, CodePage, Coded, Kind, Retry};
+use landfall_types::{Code, CodePage, Coded, Kind, Retry, with_causes};
 
 use super::Endpoint;
 use crate::code;
@@ -346,12 +346,5 @@ pub(crate) fn cut(text: &str) -> String {
 
 /// An error with its causes, for messages of libraries that keep them apart.
 fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        source = error.source();
-    }
-    cut(&text)
+    cut(&with_causes(error))
 }

@@ -11,6 +11,7 @@ fn example() -> SourceRecord {
         shape: 1,
         copy: None,
         park: None,
+        changed: None,
     };
     let mut copied = CopiedRanges::default();
     copied.insert(CopiedRange { leaf: RelationId(16_385), from_block: 0, to_block: Some(8_192), rows: 70_001 });
@@ -45,21 +46,36 @@ fn example() -> SourceRecord {
     }
 }
 
-/// Catches a change of the stored form: every later version must read this file.
+/// Catches a change of the stored form: every later version must read these files.
 #[test]
 fn the_golden_record_stays_readable() {
-    let golden = include_bytes!("../../../../docs/formats/golden/postgres-source-v1.json");
+    let first = include_bytes!("../../../../docs/formats/golden/postgres-source-v1.json");
+    assert_eq!(SourceRecord::decode(first).unwrap(), example());
+    let golden = include_bytes!("../../../../docs/formats/golden/postgres-source-v2.json");
     let golden = golden.trim_ascii_end();
+    let mut changed = example();
+    assert!(changed.tables[0].note_change(Lsn(0x1_5000_0100), "LF-PG0512", "column `price` is text now"));
     let record = SourceRecord::decode(golden).unwrap();
-    assert_eq!(record, example());
+    assert_eq!(record, changed);
     assert_eq!(std::str::from_utf8(&record.encode()), std::str::from_utf8(golden));
+}
+
+/// Catches a change that is counted again whenever the log is read again, and a later one that is not.
+#[test]
+fn a_change_of_a_table_is_noted_once() {
+    let mut table = example().tables[0].clone();
+    assert!(table.note_change(Lsn(50), "LF-PG0512", "its key is another"));
+    assert!(!table.note_change(Lsn(50), "LF-PG0512", "its key is another") && !table.note_change(Lsn(40), "x", "y"));
+    assert!(table.note_change(Lsn(60), "LF-PG0512", &"long ".repeat(1_000)));
+    let noted = table.changed.expect("noted");
+    assert_eq!((noted.at, noted.count, noted.reason.len()), (Lsn(60), 2, 1_000));
 }
 
 /// Catches a record of a later version that is taken for a damaged one, or worse, for this one.
 #[test]
 fn another_version_is_refused_by_its_number() {
-    let error = SourceRecord::decode(br#"{"v":2,"anything":{}}"#).unwrap_err();
-    assert!(matches!(error, RecordError::Version { found: 2 }), "{error}");
+    let error = SourceRecord::decode(br#"{"v":3,"anything":{}}"#).unwrap_err();
+    assert!(matches!(error, RecordError::Version { found: 3 }), "{error}");
     for damaged in [&b""[..], b"{}", b"[]", br#"{"v":1}"#, b"\xff"] {
         assert!(matches!(SourceRecord::decode(damaged), Err(RecordError::Damaged { .. })));
     }

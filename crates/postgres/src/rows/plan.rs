@@ -79,6 +79,7 @@ impl RowOptions {
 #[derive(Clone, Debug)]
 pub struct RowPlan {
     pub(super) shape: Arc<TableShape>,
+    key: Arc<[Arc<str>]>,
     pub(super) schema: SchemaRef,
     pub(super) options: RowOptions,
 }
@@ -114,7 +115,13 @@ impl RowPlan {
     /// Plans a table's rows.
     pub fn new(shape: Arc<TableShape>, options: RowOptions) -> Result<Self, RowPlanError> {
         let schema = table_schema(&shape, &options)?;
-        Ok(RowPlan { shape, schema, options })
+        let key = shape.key_names().map(Arc::clone).collect();
+        Ok(RowPlan { shape, key, schema, options })
+    }
+
+    /// The columns that tell its rows apart, in the table's order.
+    pub fn key(&self) -> &Arc<[Arc<str>]> {
+        &self.key
     }
 
     /// The schema of its batches.

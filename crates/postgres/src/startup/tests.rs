@@ -42,6 +42,7 @@ fn start() -> Start {
         shape: 1,
         copy: None,
         park: None,
+        changed: None,
     });
     Start {
         options: StartupOptions {

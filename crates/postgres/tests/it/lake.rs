@@ -30,6 +30,7 @@ struct Table {
     positions: Positions,
     accepted: Vec<(CommitId, Vec<Landed>, Positions, Option<u64>)>,
     is_refusing: bool,
+    is_withheld: bool,
     loses_groups: u32,
 }
 
@@ -50,6 +51,16 @@ impl Lake {
     /// Whether a table's destination refuses every write.
     pub(crate) fn refuse(&self, table: &str, refuses: bool) {
         self.tables.lock().entry(table.to_owned()).or_default().is_refusing = refuses;
+    }
+
+    /// Whether a table takes rows and commits none of them.
+    pub(crate) fn withhold(&self, table: &str, withholds: bool) {
+        self.tables.lock().entry(table.to_owned()).or_default().is_withheld = withholds;
+    }
+
+    /// All rows of a table, in the order in which they came.
+    pub(crate) fn arrivals(&self, table: &str) -> Vec<Landed> {
+        self.tables.lock().get(table).map(|table| table.rows.clone()).unwrap_or_default()
     }
 
     /// So many groups of a table are lost before they land.
@@ -181,6 +192,11 @@ impl ShardWriter for TableWriter {
     fn barrier<'a>(&'a self) -> BoxFuture<'a, Result<Settled, BarrierError>> {
         Box::pin(async move {
             self.with(|table| {
+                if table.is_withheld {
+                    let code = landfall_types::Code::new("DT", 9);
+                    let error = SinkError::Later { code, after: None, text: "withheld by the test".to_owned() };
+                    return Err(BarrierError { error, lost: Vec::new() });
+                }
                 if table.loses_groups > 0 && !table.accepted.is_empty() {
                     table.loses_groups -= 1;
                     let lost = std::mem::take(&mut table.accepted).into_iter().map(|(id, ..)| id).collect();

@@ -65,6 +65,15 @@ const COLUMNS: &str = r"
     WHERE a.attrelid = ANY($1) AND a.attnum > 0 AND NOT a.attisdropped
     ORDER BY a.attrelid, a.attnum";
 
+/// Of a partition root, which stores nothing, it says nothing.
+const FILLED: &str = r"
+    SELECT a.attname::text
+    FROM pg_catalog.pg_attribute a
+    JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
+    WHERE a.attrelid = $1 AND a.attname::text = ANY($2) AND NOT a.attisdropped AND c.relkind = 'r'
+      AND (a.atthasdef OR a.attidentity <> '') AND a.attgenerated = '' AND NOT a.atthasmissing
+    ORDER BY a.attnum";
+
 const INDEXES: &str = r"
     SELECT i.indrelid, c.relname::text, i.indisprimary, i.indisreplident, i.indisunique, i.indimmediate,
            i.indisvalid, i.indpred IS NOT NULL OR i.indexprs IS NOT NULL,
@@ -117,6 +126,33 @@ pub async fn read_tables(
         }
     }
     Ok(matched)
+}
+
+/// The names of the key under identity FULL, which no message says, in the table's order; empty where there is none.
+pub(crate) async fn read_full_key(sql: &SqlConnection, relation: RelationId) -> Result<Vec<Arc<str>>, SqlError> {
+    let columns = read_columns(sql, &[relation.0]).await?.remove(&relation.0).unwrap_or_default();
+    let indexes = read_indexes(sql, &[relation.0]).await?.remove(&relation.0).unwrap_or_default();
+    let not_null: Vec<i16> =
+        columns.iter().filter(|column| column.shape.is_not_null).map(|column| column.shape.attnum).collect();
+    let key = key_of(Identity::Full, &indexes, &not_null);
+    let is_key = |column: &ColumnRow| key.columns.contains(&column.shape.attnum);
+    Ok(columns.into_iter().filter(is_key).map(|column| column.shape.name).collect())
+}
+
+/// Which of these columns, just added, gave the rows that were there a value each: their default is no constant, so the
+/// table was written anew, without a change. A constant is kept beside the table, and rows of before have it too.
+pub(crate) async fn filled_columns(
+    sql: &SqlConnection,
+    relation: RelationId,
+    names: &[Arc<str>],
+) -> Result<Vec<Arc<str>>, SqlError> {
+    let doing = "read the defaults of new columns";
+    let names: Vec<&str> = names.iter().map(|name| &**name).collect();
+    let mut filled = Vec::new();
+    for row in sql.rows(doing, FILLED, &[&relation.0, &names]).await? {
+        filled.push(row.try_get::<_, &str>(0).map_err(|cause| sql.failed(doing, cause))?.into());
+    }
+    Ok(filled)
 }
 
 async fn read_relations(
