@@ -50,6 +50,8 @@ pub(crate) const LOCK_TIMEOUT: Code = Code::new("PG", 508);
 pub(crate) const BACKLOG: Code = Code::new("PG", 509);
 pub(crate) const DEFERRABLE_KEY: Code = Code::new("PG", 510);
 pub(crate) const PLACE_TAKEN: Code = Code::new("PG", 511);
+pub(crate) const SUSPECT: Code = Code::new("PG", 520);
+pub(crate) const NOTED: Code = Code::new("PG", 521);
 
 pub(crate) const SNAPSHOT_LOST: Code = Code::new("PG", 601);
 pub(crate) const COPY_FAILED: Code = Code::new("PG", 602);
@@ -287,8 +289,8 @@ pub const CODES: &[CodePage] = &[
         "PublicationIncomplete",
         Kind::Invalid,
         Retry::Later,
-        "The publication is missing, lacks a table, an operation or the root mode. What a publication lacks never reaches a slot.",
-        "Run the statement that the message shows. A table that was missing while the pipeline ran needs `landfall tables CONFIG PIPELINE resync TABLE`.",
+        "The publication is missing, lacks a table, an operation or the root mode. What a publication lacks never reaches a slot. A table that left it is parked, its neighbours go on.",
+        "Run the statement that the message shows. A table that was missing for a while needs `landfall tables CONFIG PIPELINE resync TABLE` after it, for what was written meanwhile is in no stream.",
     ),
     page(
         SLOT_ORPHAN,
@@ -335,8 +337,8 @@ pub const CODES: &[CodePage] = &[
         "TableNeedsResync",
         Kind::Conflict,
         Retry::Never,
-        "Rows of the table changed without row events (a rewrite, an attached or detached partition), so the target no longer equals the source.",
-        "`landfall tables CONFIG PIPELINE resync TABLE`, or `on_park: resync` to have it done by itself.",
+        "Rows of the table changed without row events (a rewrite, an attached, detached, dropped or emptied partition), so the target no longer equals the source.",
+        "`landfall tables CONFIG PIPELINE resync TABLE`. Where partitions are dropped to forget old rows, and the target is to keep them: `dropped_partitions: keep` under the table.",
     ),
     page(
         TABLE_PATTERN,
@@ -417,6 +419,22 @@ pub const CODES: &[CodePage] = &[
         Retry::Never,
         "A table has the name that another table had when it was first captured and was renamed since: the other still lands under that name, so the new one was parked and nothing of it is mixed in.",
         "Give one of them a pipeline of its own, or leave the renamed one out of `tables`; then `landfall tables CONFIG PIPELINE resync TABLE`.",
+    ),
+    page(
+        SUSPECT,
+        "TableSuspected",
+        Kind::Conflict,
+        Retry::Never,
+        "The rows of a table are in another file than before, and no event says why: VACUUM FULL and CLUSTER keep every row as it is, an ALTER TABLE may have changed some. The table goes on.",
+        "`landfall verify CONFIG PIPELINE` compares it with its target. Where they differ, `landfall tables CONFIG PIPELINE resync TABLE`; else `landfall tables … resume TABLE` puts the note away.",
+    ),
+    page(
+        NOTED,
+        "TableChangeNoted",
+        Kind::Conflict,
+        Retry::Never,
+        "Something happened to a table that no row event tells, and its target goes on without it: a column is called otherwise, or rows came or went with a partition where that was accepted.",
+        "The message says what. A copy brings the target to what the table is: `landfall tables CONFIG PIPELINE resync TABLE`; `landfall tables … resume TABLE` puts the note away.",
     ),
     page(
         SNAPSHOT_LOST,

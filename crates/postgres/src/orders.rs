@@ -14,7 +14,7 @@ use crate::{PatternError, RelationId, TablePattern, code};
 pub enum OrderCommand {
     /// Their rows pass by until they are copied again.
     Park,
-    /// Parked ones are copied again, then followed.
+    /// Parked ones are copied again, then followed; what was noted of others is put away.
     Resume,
     /// They are copied again, then followed; all of them: with a new slot.
     Resync,
@@ -225,14 +225,20 @@ impl Order {
         let given_up = record
             .tables
             .iter()
-            .filter(|table| starts_over || chosen.contains(&table.relation))
+            .filter(|table| starts_over || (chosen.contains(&table.relation) && !self.only_clears(table)))
             .flat_map(|table| std::iter::once(table.stream_partition).chain(table.copy.as_ref().map(|c| c.partition)))
             .collect();
         let is_done = match self.command {
             _ if starts_over => changed.start_over(),
-            OrderCommand::Resume | OrderCommand::Resync | OrderCommand::Add => {
-                chosen.iter().all(|relation| changed.copy_again(*relation))
-            }
+            OrderCommand::Resume | OrderCommand::Resync | OrderCommand::Add => chosen.iter().all(|relation| {
+                match changed.table_mut(*relation).filter(|table| self.only_clears(table)) {
+                    Some(table) => {
+                        table.notes.clear();
+                        true
+                    }
+                    None => changed.copy_again(*relation),
+                }
+            }),
             OrderCommand::Park | OrderCommand::Remove => {
                 let through = changed.through;
                 for relation in &chosen {
@@ -258,10 +264,15 @@ impl Order {
     fn concerns(&self, table: &TableRecord) -> bool {
         match self.command {
             OrderCommand::Park => table.phase != TablePhase::Parked,
-            OrderCommand::Resume => table.phase == TablePhase::Parked,
+            OrderCommand::Resume => table.phase == TablePhase::Parked || self.only_clears(table),
             OrderCommand::Resync | OrderCommand::Remove => true,
             OrderCommand::Add => table.phase == TablePhase::Removed,
         }
+    }
+
+    /// A table that is not parked has nothing to resume but what was noted of it.
+    fn only_clears(&self, table: &TableRecord) -> bool {
+        self.command == OrderCommand::Resume && table.phase != TablePhase::Parked && !table.notes.is_empty()
     }
 
     fn meant(&self, record: &SourceRecord) -> Result<Vec<RelationId>, OrderError> {

@@ -51,6 +51,15 @@ pub(crate) struct TableLine {
     parked: Option<Parked>,
     /// Why its rows do not move, where they do not.
     cause: Option<String>,
+    /// What was noted of it since its copy, the newest last.
+    #[serde(default)]
+    notes: Vec<Noted>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Noted {
+    code: String,
+    text: String,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -210,10 +219,11 @@ impl Listing {
 }
 
 impl TableLine {
-    /// Why it is not simply followed, if it is not.
+    /// Why it is not simply followed, if it is not; else what was noted of it last.
     pub(crate) fn why(&self) -> String {
         let parked = self.parked.as_ref().map(|parked| format!("{}: {}", parked.code, parked.reason));
-        parked.or_else(|| self.cause.clone()).unwrap_or_default()
+        let noted = || self.notes.last().map(|note| format!("{}: {}", note.code, note.text));
+        parked.or_else(|| self.cause.clone()).or_else(noted).unwrap_or_default()
     }
 
     fn of_record(table: &TableRecord) -> TableLine {
@@ -227,6 +237,7 @@ impl TableLine {
                 reason: park.reason.clone(),
                 at: park.at.to_string(),
             }),
+            notes: table.notes.iter().map(|note| Noted { code: note.code.clone(), text: note.text.clone() }).collect(),
             ..TableLine::default()
         }
     }
@@ -249,6 +260,9 @@ impl TableLine {
                 at: text(parked, "at").unwrap_or_default(),
             }),
             cause: why.and_then(|why| text(why, "cause")).or_else(|| text(table, "refused")),
+            notes: list(table, "notes")
+                .filter_map(|note| Some(Noted { code: text(note, "code")?, text: text(note, "text")? }))
+                .collect(),
         }
     }
 }

@@ -14,6 +14,7 @@ use landfall_engine::contract::TableId;
 use landfall_types::{Coded, PartitionId, Place};
 
 use super::handover::{Generation, Ready};
+use super::options::CaptureOptions;
 use super::rounds::{Change, LostRow, Rounds};
 use super::shared::Shared;
 use super::table::{Captured, Follow, Parked};
@@ -23,7 +24,7 @@ use crate::log_record::{LogRecord, RecordKind, RecordSink, RecordSinkError};
 use crate::record::{ParkNote, TablePhase};
 use crate::relations::{Relation, RelationError, Relations};
 use crate::rows::{Sequencer, Stamp};
-use crate::sql::{SqlConnection, SqlError};
+use crate::sql::SqlError;
 use crate::{Lsn, PgType, RelationId, code};
 
 /// What the next record waits for.
@@ -134,6 +135,9 @@ impl Decoder {
         if stamp.commit_lsn < table.begins {
             self.passed_by += 1;
             return Ok(());
+        }
+        if matches!(change, Change::Truncate) {
+            self.shared.truncate_told(relation, stamp.commit_lsn);
         }
         if let Err(error @ RelationError::Unknown { .. }) = self.relations.get(record.lsn, relation) {
             let parked = Parked { code: error.code(), reason: error.to_string() };
@@ -276,8 +280,8 @@ impl Decoder {
                 self.park(relation, at, &parked);
             }
             Follow::Ask(types) => {
-                let connect = self.shared.options.connect.clone();
-                self.wait(Box::pin(async move { Answer::Kinds(now, resolve(&connect, types).await) }));
+                let shared = Arc::clone(&self.shared);
+                self.wait(Box::pin(async move { Answer::Kinds(now, resolve(&shared.options, types).await) }));
             }
         }
         Ok(())
@@ -425,7 +429,7 @@ impl RecordSink for Decoder {
 }
 
 /// What values of these types are, by the catalog as it is now.
-async fn resolve(connect: &crate::ConnectOptions, types: Vec<(u32, i32)>) -> Result<Vec<(u32, i32, PgType)>, SqlError> {
-    let sql = SqlConnection::open(connect).await?;
+async fn resolve(options: &CaptureOptions, types: Vec<(u32, i32)>) -> Result<Vec<(u32, i32, PgType)>, SqlError> {
+    let sql = options.sql().await?;
     crate::catalog::resolve_types(&sql, &types).await
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use landfall_types::Code;
 
 use crate::rows::RowOptions;
+use crate::sql::{SqlConnection, SqlError};
 use crate::{ConnectOptions, CopyOptions, OptionSet, QueueSettings, StartupOptions, TablePattern};
 
 /// Tables that are captured, and how their rows are made.
@@ -15,6 +16,8 @@ pub struct TableChoice {
     pub pattern: TablePattern,
     /// How their rows are made.
     pub rows: RowOptions,
+    /// `dropped_partitions: keep`: rows of partitions that are dropped, detached or emptied by themselves stay in the target.
+    pub keeps_dropped: bool,
 }
 
 /// One source: one slot of one database.
@@ -64,7 +67,9 @@ pub struct CaptureOptions {
     /// Whether a table's streamed rows wait until its copy is settled: for a destination that keeps the order in which rows
     /// come. One that orders them by commit position needs no wait.
     pub copy_first: bool,
-    /// `schema.poll`: how often the catalog is asked for tables that are new.
+    /// Whether the destinations hold events and no state: what no event tells is noted, and sets no table aside.
+    pub only_events: bool,
+    /// `schema.poll`: how often the catalog is asked for what no event tells, and for tables that are new.
     pub schema_poll: Duration,
     /// Whether the server must not be asked (`check --offline`).
     pub is_offline: bool,
@@ -96,6 +101,7 @@ impl CaptureOptions {
             backlog_patience: Duration::from_secs(120),
             shape_refusals: Vec::new(),
             copy_first: false,
+            only_events: false,
             schema_poll: Duration::from_secs(60),
             is_offline: false,
         }
@@ -122,9 +128,19 @@ impl CaptureOptions {
         self.tables.iter().map(|choice| choice.pattern.clone()).collect()
     }
 
+    /// What decides about a table: the first pattern that matches it.
+    pub(crate) fn choice_of(&self, schema: &str, table: &str) -> Option<&TableChoice> {
+        self.tables.iter().find(|choice| choice.pattern.matches(schema, table))
+    }
+
     /// How rows of a table are made.
     pub(crate) fn rows_of(&self, schema: &str, table: &str) -> Option<&RowOptions> {
-        self.tables.iter().find(|choice| choice.pattern.matches(schema, table)).map(|choice| &choice.rows)
+        self.choice_of(schema, table).map(|choice| &choice.rows)
+    }
+
+    /// A connection for questions, which a server that says nothing does not hold up for longer than a stream.
+    pub(crate) async fn sql(&self) -> Result<SqlConnection, SqlError> {
+        SqlConnection::open_within(&self.connect, self.liveness_timeout).await
     }
 
     /// The identity that stored positions are kept under. The slot's own identity is in the source's record: under

@@ -440,6 +440,20 @@ impl Shared {
         self.retire(given_up);
     }
 
+    /// The stream says that a table was emptied, which the catalog shows as well.
+    pub(crate) fn truncate_told(&self, relation: RelationId, commit: Lsn) {
+        self.change_record(|record| {
+            if let Some(watched) = record.table_mut(relation).and_then(|table| table.watched.as_mut()) {
+                watched.truncated = watched.truncated.max(commit);
+            }
+        });
+    }
+
+    /// The columns of a table's key, as the engine was told of them.
+    pub(crate) fn key_of(&self, relation: RelationId) -> Vec<Arc<str>> {
+        self.specs.lock().get(&relation).map(|spec| spec.key.to_vec()).unwrap_or_default()
+    }
+
     /// Why a table's rows are not taken, if they are not.
     pub(crate) fn refused(&self, table: TableId) -> Option<FailCause> {
         self.refused.lock().get(&table).cloned()
@@ -474,6 +488,9 @@ impl Shared {
                         "parked": table.park.as_ref().map(|park| serde_json::json!({
                             "code": park.code, "reason": park.reason, "at": park.at.to_string(),
                         })),
+                        "notes": table.notes.iter().map(|note| serde_json::json!({
+                            "code": note.code, "text": note.text,
+                        })).collect::<Vec<_>>(),
                         "refused": self.refused(TableId(table.relation.0)).map(|cause| cause.text.to_string()),
                     })
                 })

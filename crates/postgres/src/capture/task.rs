@@ -10,6 +10,7 @@ use landfall_engine::contract::{SourceError, TableSpec};
 use landfall_types::{Code, Coded};
 use tokio::sync::watch;
 
+use super::catalog_watch;
 use super::copies::Copies;
 use super::options::CaptureOptions;
 use super::orders::{self, Desk, Mailbox};
@@ -57,6 +58,7 @@ pub(super) async fn run(shared: Arc<Shared>, mailbox: Arc<Mailbox>) {
     let mut serving = std::pin::pin!(desk.serve());
     let ended = tokio::select! {
         ended = attempts(&shared) => ended,
+        never = catalog_watch::run(&shared) => match never {},
         // What is stored now begins anew, and so does whoever reads it.
         () = &mut serving => {
             let text = "ordered to begin anew with a new slot: the pipeline starts again with it".to_owned();
@@ -145,7 +147,7 @@ pub(super) async fn tables(
 
 /// The tables as they are now, for a plan, and a note of each that would be parked. No side effect.
 pub(super) async fn look(options: &CaptureOptions) -> Result<(Vec<TableSpec>, Vec<String>), Ended> {
-    let sql = SqlConnection::open(&options.connect).await.map_err(|error| Ended::later(&error))?;
+    let sql = options.sql().await.map_err(|error| Ended::later(&error))?;
     let seen = see(&sql, options).await?;
     let plan = plan_publication(&options.publication, seen.publication.as_ref(), &seen.tables.tables);
     let (mut specs, mut notes) = (Vec::new(), Vec::new());
@@ -180,7 +182,7 @@ async fn attempt(
     let generation = shared.handover.generation();
     shared.progress.lock().restart();
     let options = &shared.options;
-    let sql = SqlConnection::open(&options.connect).await.map_err(|error| Ended::later(&error))?;
+    let sql = options.sql().await.map_err(|error| Ended::later(&error))?;
     let seen = see(&sql, options).await?;
     let publication = plan_publication(&options.publication, seen.publication.as_ref(), &seen.tables.tables);
     let record = shared.record();

@@ -305,6 +305,8 @@ fn the_publication_is_mended_or_its_statement_printed() {
         shape: 1,
         copy: None,
         park: None,
+        watched: None,
+        notes: Vec::new(),
     });
     let findings = check.findings(&options(), Some(&carried));
     let refused = findings.iter().find(|finding| finding.fix.is_some()).unwrap();

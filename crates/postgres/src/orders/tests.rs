@@ -28,6 +28,8 @@ fn record() -> SourceRecord {
             shape: 1,
             copy: Some(CopyRecord { partition: 11 + 2 * at, consistent_point: Lsn(10), done: CopiedRanges::default() }),
             park: None,
+            watched: None,
+            notes: Vec::new(),
         });
     }
     record

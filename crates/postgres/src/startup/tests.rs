@@ -42,6 +42,8 @@ fn start() -> Start {
         shape: 1,
         copy: None,
         park: None,
+        watched: None,
+        notes: Vec::new(),
     });
     Start {
         options: StartupOptions {

@@ -44,7 +44,7 @@ impl Bed {
 
     /// Started, with what gives orders to its tables.
     pub(crate) fn start_ordered(&self, change: impl FnOnce(&mut CaptureOptions)) -> Result<(PipelineHandle, Orders)> {
-        let choice = TableChoice { pattern: "public.*".parse()?, rows: RowOptions::default() };
+        let choice = TableChoice { pattern: "public.*".parse()?, rows: RowOptions::default(), keeps_dropped: false };
         let mut options = CaptureOptions::new("shop", self.shop.options.clone(), vec![choice]);
         change(&mut options);
         let source = PostgresSource::new(options, Handle::current());

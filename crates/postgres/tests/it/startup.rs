@@ -238,6 +238,8 @@ async fn a_table_that_left_the_publication_is_refused() -> Result<()> {
         shape: 1,
         copy: None,
         park: None,
+        watched: None,
+        notes: Vec::new(),
     });
     ensure!(matches!(decision(&sql, Some(&record)).await?, Decision::Resume { .. }));
     shop.psql(&format!("ALTER PUBLICATION {SLOT} DROP TABLE orders"))?;
