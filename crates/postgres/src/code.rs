@@ -52,6 +52,7 @@ pub(crate) const DEFERRABLE_KEY: Code = Code::new("PG", 510);
 pub(crate) const PLACE_TAKEN: Code = Code::new("PG", 511);
 pub(crate) const SUSPECT: Code = Code::new("PG", 520);
 pub(crate) const NOTED: Code = Code::new("PG", 521);
+pub(crate) const UNUSED_CHOICE: Code = Code::new("PG", 522);
 
 pub(crate) const SNAPSHOT_LOST: Code = Code::new("PG", 601);
 pub(crate) const COPY_FAILED: Code = Code::new("PG", 602);
@@ -435,6 +436,14 @@ pub const CODES: &[CodePage] = &[
         Retry::Never,
         "Something happened to a table that no row event tells, and its target goes on without it: a column is called otherwise, or rows came or went with a partition where that was accepted.",
         "The message says what. A copy brings the target to what the table is: `landfall tables CONFIG PIPELINE resync TABLE`; `landfall tables … resume TABLE` puts the note away.",
+    ),
+    page(
+        UNUSED_CHOICE,
+        "UnusedTableChoice",
+        Kind::Invalid,
+        Retry::Never,
+        "An entry of `tables` decides no table, since one before it does, or names a column under `columns` that none of its tables sends: what stands under it counts for nothing.",
+        "Correct the name, or put the narrower pattern before the wider one: the first that matches decides.",
     ),
     page(
         SNAPSHOT_LOST,

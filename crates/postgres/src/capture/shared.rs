@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use bytes::Bytes;
 use landfall_engine::FailCause;
@@ -90,6 +91,8 @@ pub(crate) struct Shared {
     /// Raised when the record says more than is carried out: the stream starts again with it.
     pub(crate) ordered: watch::Sender<u64>,
     pub(crate) stop: watch::Sender<bool>,
+    /// Whether it was said what of `tables` decides nothing.
+    pub(crate) has_judged_choices: AtomicBool,
     pub(crate) sight: Mutex<Sight>,
 }
 
@@ -115,6 +118,7 @@ impl Shared {
             reopened: watch::Sender::new(0),
             ordered: watch::Sender::new(0),
             stop: watch::Sender::new(false),
+            has_judged_choices: AtomicBool::new(false),
             sight: Mutex::default(),
         })
     }

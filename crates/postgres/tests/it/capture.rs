@@ -29,7 +29,11 @@ pub(crate) struct Bed {
 
 impl Bed {
     pub(crate) fn new(schema: &str) -> Result<Self> {
-        let shop = Shop::start(&PostgresInstall::any()?, &[])?;
+        Self::on(&PostgresInstall::any()?, schema)
+    }
+
+    pub(crate) fn on(install: &PostgresInstall, schema: &str) -> Result<Self> {
+        let shop = Shop::start(install, &[])?;
         shop.psql(schema)?;
         Ok(Bed { shop, lake: Lake::default(), letters: MemoryLetters::new(), store: StateStore::in_memory()? })
     }
