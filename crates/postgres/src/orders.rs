@@ -190,10 +190,10 @@ impl Order {
                 "parked from the next start on: rows pass by, the slot moves on, and only a new copy ends it"
             }
             (OrderCommand::Resume, true) => {
-                "copied again now, then followed: rows that passed by meanwhile are in the copy"
+                "one that is parked is copied again now, then followed: rows that passed by meanwhile are in the copy; of one that is not, notes are put away"
             }
             (OrderCommand::Resume, false) => {
-                "copied again at the next start, then followed: rows that passed by meanwhile are in the copy"
+                "one that is parked is copied again at the next start, then followed: rows that passed by meanwhile are in the copy; of one that is not, notes are put away"
             }
             (OrderCommand::Resync, true) if self.starts_over() => {
                 "the slot is dropped, a new one made, and every table copied"
@@ -212,14 +212,16 @@ impl Order {
 
     /// Carries it out on a record. `copies`: `snapshot.mode` is `initial`. On an error nothing is changed.
     pub fn apply(&self, record: &mut SourceRecord, copies: bool) -> Result<Ordered, OrderError> {
-        if self.command.copies() && !copies {
+        let meant = self.meant(record)?;
+        let only_clears = |relation: &RelationId| record.table(*relation).is_some_and(|table| self.only_clears(table));
+        if self.command.copies() && !copies && !meant.iter().any(only_clears) {
             return Err(OrderError::NeverCopies);
         }
-        let meant = self.meant(record)?;
         let mut changed = record.clone();
         let chosen: Vec<RelationId> = meant
             .into_iter()
             .filter(|relation| record.table(*relation).is_some_and(|one| self.concerns(one)))
+            .filter(|relation| copies || !self.command.copies() || only_clears(relation))
             .collect();
         let starts_over = self.starts_over();
         let given_up = record
@@ -244,7 +246,10 @@ impl Order {
                 for relation in &chosen {
                     match changed.table_mut(*relation) {
                         Some(table) if self.command == OrderCommand::Park => park(table, through),
-                        Some(table) => (table.phase, table.copy, table.park) = (TablePhase::Removed, None, None),
+                        Some(table) => {
+                            (table.phase, table.copy, table.park) = (TablePhase::Removed, None, None);
+                            table.notes.clear();
+                        }
                         None => {}
                     }
                 }

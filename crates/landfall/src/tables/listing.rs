@@ -266,3 +266,26 @@ impl TableLine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches what was noted of a table that goes on, and is shown to nobody; and a note in the place of a cause.
+    #[test]
+    fn a_note_is_the_cause_where_nothing_else_is() {
+        let mut table = serde_json::json!({
+            "name": "public.items", "target": "public.items", "phase": "streaming", "shape": 1, "parked": null, "refused": null,
+            "notes": [{"code": "LF-PG0520", "text": "older"}, {"code": "LF-PG0521", "text": "column `n` is called `m` now"}],
+        });
+        let why = |table: &Value| {
+            lines_of(&serde_json::json!({"source": {"tables": [table]}}))
+                .first()
+                .map(TableLine::why)
+                .unwrap_or_default()
+        };
+        assert_eq!(why(&table), "LF-PG0521: column `n` is called `m` now");
+        table["parked"] = serde_json::json!({"code": "LF-PG0501", "reason": "needs re-sync", "at": "0/1"});
+        assert_eq!(why(&table), "LF-PG0501: needs re-sync");
+    }
+}

@@ -112,7 +112,14 @@ async fn look(shared: &Arc<Shared>) -> Result<(), SqlError> {
                 None => options.sql().await?,
             };
             let horizon = table.watched.as_ref().map_or(0, |watched| watched.horizon);
-            let answers = ask(&sql, &changes, (!is_told).then_some(horizon)).await?;
+            let answers = match ask(&sql, &changes, (!is_told).then_some(horizon)).await {
+                Ok(answers) => answers,
+                // Its neighbours are judged, and it is by the next look.
+                Err(error) => {
+                    tracing::warn!(pipeline = %options.pipeline, table = %table.name, "not looked at: {error}");
+                    continue;
+                }
+            };
             asked = Some(sql);
             moves = changes.moves(relation, &answers, is_told);
         }

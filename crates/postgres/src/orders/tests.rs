@@ -110,6 +110,10 @@ fn a_note_is_put_away_without_a_copy() {
     let done = order(OrderCommand::Resume, "public.*").apply(&mut noted, true).expect("carried out");
     assert_eq!((done.tables, done.given_up), (vec!["public.orders".to_owned()], Vec::new()));
     assert_eq!(noted, record());
+    // Nothing is copied for it, so it needs no leave to copy.
+    noted.tables[0].note(crate::TableNote { code: "LF-PG0520".to_owned(), text: "again".to_owned() });
+    order(OrderCommand::Resume, "public.orders").apply(&mut noted, false).expect("carried out");
+    assert_eq!(noted, record());
     noted.tables[0].note(crate::TableNote { code: "LF-PG0521".to_owned(), text: "renamed".to_owned() });
     let _ = order(OrderCommand::Resync, "public.orders").apply(&mut noted, true).expect("carried out");
     assert!(noted.tables[0].notes.is_empty() && noted.tables[0].phase == TablePhase::Waiting);

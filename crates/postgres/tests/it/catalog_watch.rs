@@ -1,7 +1,7 @@
 //! What no event of the stream tells of a table: found by looks into the catalog, and that table's affair alone
 //! (P82–P84, F-P18, I13).
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use landfall_engine::PipelineHandle;
@@ -305,6 +305,25 @@ async fn a_renamed_column_is_said_and_one_of_the_key_parks() -> Result<()> {
     bed.shop.psql("ALTER TABLE items RENAME COLUMN id TO number;")?;
     until_parked(&handle, "public.items", "LF-PG0501", &["column `id` is called `number` now"]).await?;
     the_neighbour_goes_on(&bed, &handle).await?;
+    end(handle).await;
+    Ok(())
+}
+
+/// Catches a start that waits a minute for a server that does not answer, whatever `liveness_timeout` says (P48).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_at_the_start_waits_as_long_as_a_silent_stream() -> Result<()> {
+    let bed = Bed::new(&tables())?;
+    let holder = bed.shop.sql().await?;
+    holder.run("keep the catalog", "BEGIN; LOCK TABLE pg_catalog.pg_publication IN ACCESS EXCLUSIVE MODE").await?;
+    let begun = Instant::now();
+    let (handle, _) = bed.start_ordered(|options| {
+        options.feedback_interval = Duration::from_millis(500);
+        options.liveness_timeout = Duration::from_secs(3);
+    })?;
+    until(&handle, "it says what it waits for", || Ok(handle.status().source["detail"]["code"] == "LF-PG0109")).await?;
+    ensure!(begun.elapsed() < landfall_postgres::QUERY_DEADLINE, "{:?}", begun.elapsed());
+    holder.run("let it go", "ROLLBACK").await?;
+    bed.until_equal(&handle, "public.orders", COLUMNS, &["id"]).await?;
     end(handle).await;
     Ok(())
 }
