@@ -5,11 +5,17 @@
 
 mod pattern;
 mod server;
+mod sighting;
 mod table;
 mod types;
 
 pub use pattern::{PatternError, TablePattern};
 pub use server::{BlockingTransaction, ServerFacts};
+#[cfg(test)]
+pub(crate) use sighting::SightedColumn;
+pub(crate) use sighting::{
+    Member, Origin, TableSighting, holds_rows_of_before, log_end, major, names_of, read_origins, read_sightings,
+};
 pub use table::{
     KeyOrigin, LeafFacts, MatchedTables, NotCarried, SkippedRelation, TABLES_MAX, TableFacts, read_tables,
 };

@@ -3,6 +3,7 @@
 //! The rules are functions of facts; [`PostgresCheck::read`] gathers the facts over an SQL connection and a
 //! replication connection, and reads only. A finding names the thing, the value and the fix; nothing is changed on the server.
 
+mod choices;
 mod read;
 mod server;
 mod tables;
@@ -10,9 +11,12 @@ mod tables;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use landfall_types::Code;
+
+pub(crate) use choices::{Choice, nearest_tables, unused};
 
 use crate::catalog::{MatchedTables, ServerFacts, TablePattern};
 use crate::publication::{PublicationFacts, PublicationPlan};
@@ -116,6 +120,8 @@ pub struct TableRules {
     pub is_append: bool,
     /// `key`: columns that name a row where the table does not say.
     pub key: Vec<Arc<str>>,
+    /// `columns`: those with policies of their own.
+    pub columns: Vec<Arc<str>>,
 }
 
 /// What the rules look at besides the server.
@@ -154,6 +160,8 @@ pub struct PostgresCheck {
     pub replication_refused: Option<(Code, String)>,
     /// Slots of this database that look like ours and are not the configured one, with the log that they hold.
     pub left_behind: Vec<(String, Option<u64>)>,
+    /// The tables with names like those that patterns mean and that are not there, by the pattern's place.
+    pub near: BTreeMap<usize, TableName>,
     /// Physical slots, by which standbys follow this server.
     pub physical_slots: Vec<String>,
 }

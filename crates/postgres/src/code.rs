@@ -51,6 +51,9 @@ pub(crate) const BACKLOG: Code = Code::new("PG", 509);
 pub(crate) const DEFERRABLE_KEY: Code = Code::new("PG", 510);
 pub(crate) const PLACE_TAKEN: Code = Code::new("PG", 511);
 pub(crate) const CHANGED: Code = Code::new("PG", 512);
+pub(crate) const SUSPECT: Code = Code::new("PG", 520);
+pub(crate) const NOTED: Code = Code::new("PG", 521);
+pub(crate) const UNUSED_CHOICE: Code = Code::new("PG", 522);
 
 pub(crate) const SNAPSHOT_LOST: Code = Code::new("PG", 601);
 pub(crate) const COPY_FAILED: Code = Code::new("PG", 602);
@@ -288,8 +291,8 @@ pub const CODES: &[CodePage] = &[
         "PublicationIncomplete",
         Kind::Invalid,
         Retry::Later,
-        "The publication is missing, lacks a table, an operation or the root mode. What a publication lacks never reaches a slot.",
-        "Run the statement that the message shows. A table that was missing while the pipeline ran needs `landfall tables CONFIG PIPELINE resync TABLE`.",
+        "The publication is missing, lacks a table, an operation or the root mode. What a publication lacks never reaches a slot. A table that left it is parked, its neighbours go on.",
+        "Run the statement that the message shows. A table that was missing for a while needs `landfall tables CONFIG PIPELINE resync TABLE` after it, for what was written meanwhile is in no stream.",
     ),
     page(
         SLOT_ORPHAN,
@@ -336,8 +339,8 @@ pub const CODES: &[CodePage] = &[
         "TableNeedsResync",
         Kind::Conflict,
         Retry::Never,
-        "Rows of the table changed without row events (a rewrite, an attached or detached partition), so the target no longer equals the source.",
-        "`landfall tables CONFIG PIPELINE resync TABLE`, or `on_park: resync` to have it done by itself.",
+        "Rows of the table changed without row events (a rewrite, an attached, detached, dropped or emptied partition), so the target no longer equals the source.",
+        "`landfall tables CONFIG PIPELINE resync TABLE`. Where partitions are dropped to forget old rows, and the target is to keep them: `dropped_partitions: keep` under the table.",
     ),
     page(
         TABLE_PATTERN,
@@ -426,6 +429,30 @@ pub const CODES: &[CodePage] = &[
         Retry::Never,
         "A captured table got another key, replica identity or column type, or a column whose default wrote its old rows anew. It goes on, because its only destinations are channels, where each record is whole by itself: records from there on have the new form, and what was written before stays as it is.",
         "Look whether those who read the channel are ready for it: a pipeline declares the types of its fields, and sets aside what is none. Records of one row may have two keys, one of before and one of now, and then lie in two partitions: `_commit_lsn` and `_seq` order them. `landfall tables CONFIG PIPELINE resync TABLE` copies the table again in its new form, and ends the notice.",
+    ),
+    page(
+        SUSPECT,
+        "TableSuspected",
+        Kind::Conflict,
+        Retry::Never,
+        "The rows of a table are in another file than before, and no event says why: VACUUM FULL and CLUSTER keep every row as it is, an ALTER TABLE may have changed some. The table goes on.",
+        "`landfall verify CONFIG PIPELINE` compares it with its target. Where they differ, `landfall tables CONFIG PIPELINE resync TABLE`; else `landfall tables … resume TABLE` puts the note away.",
+    ),
+    page(
+        NOTED,
+        "TableChangeNoted",
+        Kind::Conflict,
+        Retry::Never,
+        "Something happened to a table that no row event tells, and its target goes on without it: a column is called otherwise, or rows came or went with a partition where that was accepted.",
+        "The message says what. A copy brings the target to what the table is: `landfall tables CONFIG PIPELINE resync TABLE`; `landfall tables … resume TABLE` puts the note away.",
+    ),
+    page(
+        UNUSED_CHOICE,
+        "UnusedTableChoice",
+        Kind::Invalid,
+        Retry::Never,
+        "An entry of `tables` decides no table, since one before it does, or names a column under `columns` that none of its tables sends: what stands under it counts for nothing.",
+        "Correct the name, or put the narrower pattern before the wider one: the first that matches decides.",
     ),
     page(
         SNAPSHOT_LOST,

@@ -14,7 +14,7 @@ use crate::{PatternError, RelationId, TablePattern, code};
 pub enum OrderCommand {
     /// Their rows pass by until they are copied again.
     Park,
-    /// Parked ones are copied again, then followed.
+    /// Parked ones are copied again, then followed; what was noted of others is put away.
     Resume,
     /// They are copied again, then followed; all of them: with a new slot.
     Resync,
@@ -190,10 +190,10 @@ impl Order {
                 "parked from the next start on: rows pass by, the slot moves on, and only a new copy ends it"
             }
             (OrderCommand::Resume, true) => {
-                "copied again now, then followed: rows that passed by meanwhile are in the copy"
+                "one that is parked is copied again now, then followed: rows that passed by meanwhile are in the copy; of one that is not, notes are put away"
             }
             (OrderCommand::Resume, false) => {
-                "copied again at the next start, then followed: rows that passed by meanwhile are in the copy"
+                "one that is parked is copied again at the next start, then followed: rows that passed by meanwhile are in the copy; of one that is not, notes are put away"
             }
             (OrderCommand::Resync, true) if self.starts_over() => {
                 "the slot is dropped, a new one made, and every table copied"
@@ -212,33 +212,44 @@ impl Order {
 
     /// Carries it out on a record. `copies`: `snapshot.mode` is `initial`. On an error nothing is changed.
     pub fn apply(&self, record: &mut SourceRecord, copies: bool) -> Result<Ordered, OrderError> {
-        if self.command.copies() && !copies {
+        let meant = self.meant(record)?;
+        let only_clears = |relation: &RelationId| record.table(*relation).is_some_and(|table| self.only_clears(table));
+        if self.command.copies() && !copies && !meant.iter().any(only_clears) {
             return Err(OrderError::NeverCopies);
         }
-        let meant = self.meant(record)?;
         let mut changed = record.clone();
         let chosen: Vec<RelationId> = meant
             .into_iter()
             .filter(|relation| record.table(*relation).is_some_and(|one| self.concerns(one)))
+            .filter(|relation| copies || !self.command.copies() || only_clears(relation))
             .collect();
         let starts_over = self.starts_over();
         let given_up = record
             .tables
             .iter()
-            .filter(|table| starts_over || chosen.contains(&table.relation))
+            .filter(|table| starts_over || (chosen.contains(&table.relation) && !self.only_clears(table)))
             .flat_map(|table| std::iter::once(table.stream_partition).chain(table.copy.as_ref().map(|c| c.partition)))
             .collect();
         let is_done = match self.command {
             _ if starts_over => changed.start_over(),
-            OrderCommand::Resume | OrderCommand::Resync | OrderCommand::Add => {
-                chosen.iter().all(|relation| changed.copy_again(*relation))
-            }
+            OrderCommand::Resume | OrderCommand::Resync | OrderCommand::Add => chosen.iter().all(|relation| {
+                match changed.table_mut(*relation).filter(|table| self.only_clears(table)) {
+                    Some(table) => {
+                        table.notes.clear();
+                        true
+                    }
+                    None => changed.copy_again(*relation),
+                }
+            }),
             OrderCommand::Park | OrderCommand::Remove => {
                 let through = changed.through;
                 for relation in &chosen {
                     match changed.table_mut(*relation) {
                         Some(table) if self.command == OrderCommand::Park => park(table, through),
-                        Some(table) => (table.phase, table.copy, table.park) = (TablePhase::Removed, None, None),
+                        Some(table) => {
+                            (table.phase, table.copy, table.park) = (TablePhase::Removed, None, None);
+                            table.notes.clear();
+                        }
                         None => {}
                     }
                 }
@@ -258,10 +269,15 @@ impl Order {
     fn concerns(&self, table: &TableRecord) -> bool {
         match self.command {
             OrderCommand::Park => table.phase != TablePhase::Parked,
-            OrderCommand::Resume => table.phase == TablePhase::Parked,
+            OrderCommand::Resume => table.phase == TablePhase::Parked || self.only_clears(table),
             OrderCommand::Resync | OrderCommand::Remove => true,
             OrderCommand::Add => table.phase == TablePhase::Removed,
         }
+    }
+
+    /// A table that is not parked has nothing to resume but what was noted of it.
+    fn only_clears(&self, table: &TableRecord) -> bool {
+        self.command == OrderCommand::Resume && table.phase != TablePhase::Parked && !table.notes.is_empty()
     }
 
     fn meant(&self, record: &SourceRecord) -> Result<Vec<RelationId>, OrderError> {

@@ -4,6 +4,8 @@
 //! Nothing is guessed from a record that cannot be read (I12): another version or a damaged one is an error that names
 //! what to do. Through which place rows are durable is the engine's to know, and is not repeated here.
 
+mod watched;
+
 use bytes::Bytes;
 use landfall_types::{Code, Coded, Kind, Retry};
 use serde::{Deserialize, Serialize};
@@ -11,8 +13,16 @@ use serde::{Deserialize, Serialize};
 use crate::snapshot::CopiedRanges;
 use crate::{Lsn, RelationId, SlotIdentity, TableName, code};
 
-/// The version of the form that is written. Those before it are read too: version 2 added `changed` to a table.
+pub use watched::{MemberRecord, TableNote, WatchedRecord};
+
+/// The version of the form that is written. Those before it are read too.
 pub const RECORD_VERSION: u32 = 2;
+
+/// The oldest version that is read. It knows nothing of `changed`, `watched` and `notes`.
+const RECORD_VERSION_MIN: u32 = 1;
+
+/// Notes of one table that are kept.
+const NOTES_MAX: usize = 8;
 
 /// The largest record that is read: some 20,000 tables with their ranges.
 pub const RECORD_BYTES_MAX: usize = 64 << 20;
@@ -93,6 +103,12 @@ pub struct TableRecord {
     /// That it went on although it is another table since its copy (P84).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changed: Option<ChangeNote>,
+    /// What the catalog showed of it last; none before the first look.
+    #[serde(default)]
+    pub watched: Option<WatchedRecord>,
+    /// What looks found since its copy, the newest last.
+    #[serde(default)]
+    pub notes: Vec<TableNote>,
 }
 
 impl TableRecord {
@@ -108,6 +124,14 @@ impl TableRecord {
         let reason = reason.chars().take(REASON_MAX).collect();
         self.changed = Some(ChangeNote { at, count, code: code.to_owned(), reason });
         true
+    }
+
+    /// Keeps a note; one that stands there already moves to the end.
+    pub fn note(&mut self, note: TableNote) {
+        self.notes.retain(|known| *known != note);
+        self.notes.push(note);
+        let over = self.notes.len().saturating_sub(NOTES_MAX);
+        self.notes.drain(..over);
     }
 }
 
@@ -187,7 +211,7 @@ pub struct ParkNote {
 pub enum RecordError {
     /// Written by another version.
     #[error(
-        "the stored record of the source has version {found}, this Landfall reads those up to {RECORD_VERSION}: run the version that wrote it, or `landfall tables CONFIG PIPELINE resync --all` (LF-PG0214)"
+        "the stored record of the source has version {found}, this Landfall reads {RECORD_VERSION_MIN} to {RECORD_VERSION}: run the version that wrote it, or `landfall tables CONFIG PIPELINE resync --all` (LF-PG0214)"
     )]
     Version {
         /// Its version.
@@ -268,11 +292,11 @@ impl SourceRecord {
         let damaged = |source| RecordError::Damaged { bytes: bytes.len(), source };
         // The version first: a later form may have fields that this one does not know.
         let head: Head = serde_json::from_slice(bytes).map_err(damaged)?;
-        if !(1..=RECORD_VERSION).contains(&head.v) {
+        if !(RECORD_VERSION_MIN..=RECORD_VERSION).contains(&head.v) {
             return Err(RecordError::Version { found: head.v });
         }
-        let record: SourceRecord = serde_json::from_slice(bytes).map_err(damaged)?;
-        Ok(SourceRecord { v: RECORD_VERSION, ..record })
+        let read: Self = serde_json::from_slice(bytes).map_err(damaged)?;
+        Ok(SourceRecord { v: RECORD_VERSION, ..read })
     }
 
     /// The identity, once the slot is made.
@@ -294,6 +318,8 @@ impl SourceRecord {
             table.copy = None;
             table.park = None;
             table.changed = None;
+            table.watched = None;
+            table.notes.clear();
         }
         true
     }

@@ -37,6 +37,11 @@ pub struct SqlConnection {
 impl SqlConnection {
     /// Connects, each address within the connect timeout of `options`.
     pub async fn open(options: &ConnectOptions) -> Result<Self, SqlError> {
+        Self::open_within(options, QUERY_DEADLINE).await
+    }
+
+    /// The same with another deadline per query, from the first one on.
+    pub async fn open_within(options: &ConnectOptions, deadline: Duration) -> Result<Self, SqlError> {
         let (client, connection) = options.connect_sql().await?;
         let is_unchecked = connection.parameter("server_encoding") == Some(UNCHECKED_ENCODING);
         let driver = tokio::spawn(async move {
@@ -46,8 +51,7 @@ impl SqlConnection {
         });
         let host = options.endpoints.first().map(ToString::to_string).unwrap_or_default();
         let peer = format!("{host}/{}", options.database);
-        let mut opened =
-            SqlConnection { client, driver, options: options.clone(), pid: 0, peer, deadline: QUERY_DEADLINE };
+        let mut opened = SqlConnection { client, driver, options: options.clone(), pid: 0, peer, deadline };
         let doing = "ask for the connection's process";
         let row = opened.row(doing, "SELECT pg_catalog.pg_backend_pid()", &[]).await?;
         opened.pid = row.try_get(0).map_err(|cause| opened.failed(doing, cause))?;

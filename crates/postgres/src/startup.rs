@@ -190,8 +190,9 @@ fn resume(options: &StartupOptions, facts: &Facts<'_>, record: &SourceRecord) ->
     }
     publication_is_complete(options, facts, Some(record))?;
     let is_new = |relation: &RelationId| record.table(*relation).is_none_or(never_copied);
-    let adds =
-        facts.publication.missing_tables.iter().filter(|(relation, _)| is_new(relation)).map(|(_, name)| name.clone());
+    let may_add = |relation: &RelationId| options.creates_publication && is_new(relation);
+    let missing = facts.publication.missing_tables.iter();
+    let adds = missing.filter(|(relation, _)| may_add(relation)).map(|(_, name)| name.clone());
     Ok(Decision::Resume { through, raises_epoch: record.options != options.row_options, adds: adds.collect() })
 }
 
@@ -240,7 +241,8 @@ fn usable(slot: &SlotFacts, options: &StartupOptions, facts: &Facts<'_>) -> Resu
     Ok(confirmed)
 }
 
-/// What was streamed so far must still be published; what is new may be added.
+/// The publication must be there in its mode. A table that it lacks is that table's affair (I13): one that was carried is
+/// parked, a new one is added or left.
 fn publication_is_complete(
     options: &StartupOptions,
     facts: &Facts<'_>,
@@ -259,9 +261,9 @@ fn publication_is_complete(
         .filter(|(relation, _)| was_carried(relation))
         .map(|(_, name)| name.clone())
         .collect();
-    // Adding a table is the source's own work if it may; anything else is somebody's change to the publication.
-    let may_add = record.is_some() && options.creates_publication && !plan.is_missing && !plan.sets_mode;
-    if plan.statements.is_empty() || (lost.is_empty() && may_add) {
+    // Another mode is somebody's change to what every table gets.
+    let is_complete = record.is_some() && !plan.is_missing && !plan.sets_mode;
+    if plan.statements.is_empty() || is_complete {
         return Ok(());
     }
     if let (Some(_), true, Some(reason)) = (record, plan.is_missing, plan.reasons.first()) {

@@ -46,6 +46,7 @@ pub(crate) fn options(pipeline: &str, config: &PostgresConfig, is_offline: bool)
 fn choices(tables: &[TableConfig]) -> Vec<TableChoice> {
     let choice = |table: &TableConfig| TableChoice {
         pattern: table.pattern.clone(),
+        keeps_dropped: table.keeps_dropped,
         rows: RowOptions {
             target: Target::Delta,
             policies: table.values,
@@ -79,6 +80,8 @@ pub(super) fn build(
 ) -> Result<(Pipeline<PostgresSource>, Orders), Finding> {
     let mut options = options(&config.id, capture, is_offline);
     options.abilities = config.sinks.iter().fold(TableAbilities::ALL, |all, sink| all.and(abilities(&sink.kind)));
+    // What no event tells is missing from a state; a channel holds none.
+    options.only_events = config.sinks.iter().all(|sink| matches!(sink.kind, SinkKind::Channel(_)));
     let source = PostgresSource::new(options, runtime.clone());
     let orders = source.orders();
     let mut pipeline = Pipeline::of_tables(PipelineId(config.id.clone()), source, chains(capture))

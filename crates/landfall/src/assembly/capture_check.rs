@@ -10,7 +10,7 @@ use landfall_engine::SourceRecordPlace;
 use landfall_engine::contract::PipelineId;
 use landfall_postgres::{
     CaptureOptions, CheckOptions, Finding, Level, OptionSet, PostgresCheck, RowPlan, SourceRecord, StartupOptions,
-    TableFacts, TableRules, ToastPolicy,
+    TableChoice, TableFacts, TableRules, ToastPolicy,
 };
 use landfall_state::{StateLook, StateReader};
 use landfall_types::{Code, Coded};
@@ -110,7 +110,12 @@ fn lost_key(table: &TableFacts, options: &CaptureOptions, tables: &[TableConfig]
 
 /// What the rules are asked with: a Delta table holds the history of changes, so rows are only ever added to it.
 fn check_options(options: &CaptureOptions) -> CheckOptions {
-    let rules = TableRules { toast: ToastPolicy::RequireFull, is_append: true, key: Vec::new() };
+    let rules = |choice: &TableChoice| TableRules {
+        toast: ToastPolicy::RequireFull,
+        is_append: true,
+        key: Vec::new(),
+        columns: choice.rows.columns.keys().cloned().collect(),
+    };
     CheckOptions {
         startup: StartupOptions {
             pipeline: options.pipeline.clone(),
@@ -126,7 +131,7 @@ fn check_options(options: &CaptureOptions) -> CheckOptions {
             },
         },
         publication: options.publication.clone(),
-        tables: options.tables.iter().map(|choice| (choice.pattern.clone(), rules.clone())).collect(),
+        tables: options.tables.iter().map(|choice| (choice.pattern.clone(), rules(choice))).collect(),
         application_name: options.connect.application_name.clone(),
     }
 }

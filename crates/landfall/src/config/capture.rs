@@ -84,6 +84,8 @@ pub(crate) struct TableConfig {
     pub(crate) values: Policies,
     /// `columns.<name>.values`, over those of the table.
     pub(crate) columns: HashMap<Arc<str>, Policies>,
+    /// `dropped_partitions: keep`; else `park`.
+    pub(crate) keeps_dropped: bool,
 }
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -249,9 +251,10 @@ fn read_table(table: Section<'_>, pattern: TablePattern, of_source: Policies) ->
     for key in ["key", "mode", "table", "order_by", "partition_by", "deletes", "truncate", "nulls", "drop", "on_park"] {
         table.not_yet(key, "remove it: it comes later. A Delta table holds the history of changes, a row each");
     }
+    let keeps_dropped = table.choice("dropped_partitions", &[("park", false), ("keep", true)]).unwrap_or(false);
     let sql = table.text("sql").map(|text| QueryText { text: text.to_owned(), mark: table.mark_of("sql") });
     table.finish();
-    TableConfig { pattern, sql, values, columns }
+    TableConfig { pattern, sql, values, columns, keeps_dropped }
 }
 
 /// `toast`: what this version serves is the default.

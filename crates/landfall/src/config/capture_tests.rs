@@ -73,7 +73,7 @@ values: { infinity: clamp, invalid_text: replace }",
     );
     let all = all.replace(
         "public.orders: {}",
-        "public.orders: { sql: SELECT id FROM input, values: { nan: null }, columns: { price: { values: { numeric_unbounded: \"decimal(20,4)\", infinity: text } } } }\n          \"audit.*\": {}",
+        "public.orders: { sql: SELECT id FROM input, values: { nan: null }, columns: { price: { values: { numeric_unbounded: \"decimal(20,4)\", infinity: text } } } }\n          \"audit.*\": { dropped_partitions: keep }",
     );
     let config = accepted(&all);
     let capture = config.pipelines[0].capture().expect("a capture");
@@ -91,6 +91,7 @@ values: { infinity: clamp, invalid_text: replace }",
     assert!(capture.may_be_several());
     let [orders, audit] = capture.tables.as_slice() else { panic!("{:?}", capture.tables) };
     assert_eq!(orders.sql.as_ref().map(|query| query.text.as_str()), Some("SELECT id FROM input"));
+    assert!(audit.keeps_dropped && !orders.keeps_dropped);
     // Each level says what the one above it does not.
     assert_eq!((orders.values.nan, orders.values.infinity), (NanPolicy::Null, RangePolicy::Clamp));
     let price = orders.columns.get("price").expect("a column's own");

@@ -54,6 +54,15 @@ pub(crate) struct TableLine {
     changed: Option<Changed>,
     /// Why its rows do not move, where they do not.
     cause: Option<String>,
+    /// What was noted of it since its copy, the newest last.
+    #[serde(default)]
+    notes: Vec<Noted>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Noted {
+    code: String,
+    text: String,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -225,11 +234,14 @@ impl TableLine {
     /// Why it is not simply followed, if it is not; else what its readers have to know.
     pub(crate) fn why(&self) -> String {
         let parked = self.parked.as_ref().map(|parked| format!("{}: {}", parked.code, parked.reason));
-        let changed = self.changed.as_ref().map(|Changed { code, reason, at, count }| match count {
-            0 | 1 => format!("{code}: goes on since {at}: {reason}"),
-            _ => format!("{code}: goes on since {at}, change {count}: {reason}"),
-        });
-        parked.or_else(|| self.cause.clone()).or(changed).unwrap_or_default()
+        let changed = || {
+            self.changed.as_ref().map(|Changed { code, reason, at, count }| match count {
+                0 | 1 => format!("{code}: goes on since {at}: {reason}"),
+                _ => format!("{code}: goes on since {at}, change {count}: {reason}"),
+            })
+        };
+        let noted = || self.notes.last().map(|note| format!("{}: {}", note.code, note.text));
+        parked.or_else(|| self.cause.clone()).or_else(changed).or_else(noted).unwrap_or_default()
     }
 
     fn of_record(table: &TableRecord) -> TableLine {
@@ -249,6 +261,7 @@ impl TableLine {
                 at: changed.at.to_string(),
                 count: changed.count,
             }),
+            notes: table.notes.iter().map(|note| Noted { code: note.code.clone(), text: note.text.clone() }).collect(),
             ..TableLine::default()
         }
     }
@@ -280,6 +293,32 @@ impl TableLine {
                 count: number(changed, "count"),
             }),
             cause: why.and_then(|why| text(why, "cause")).or_else(|| text(table, "refused")).or(in_log),
+            notes: list(table, "notes")
+                .filter_map(|note| Some(Noted { code: text(note, "code")?, text: text(note, "text")? }))
+                .collect(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches what was noted of a table that goes on, and is shown to nobody; and a note in the place of a cause.
+    #[test]
+    fn a_note_is_the_cause_where_nothing_else_is() {
+        let mut table = serde_json::json!({
+            "name": "public.items", "target": "public.items", "phase": "streaming", "shape": 1, "parked": null, "refused": null,
+            "notes": [{"code": "LF-PG0520", "text": "older"}, {"code": "LF-PG0521", "text": "column `n` is called `m` now"}],
+        });
+        let why = |table: &Value| {
+            lines_of(&serde_json::json!({"source": {"tables": [table]}}))
+                .first()
+                .map(TableLine::why)
+                .unwrap_or_default()
+        };
+        assert_eq!(why(&table), "LF-PG0521: column `n` is called `m` now");
+        table["parked"] = serde_json::json!({"code": "LF-PG0501", "reason": "needs re-sync", "at": "0/1"});
+        assert_eq!(why(&table), "LF-PG0501: needs re-sync");
     }
 }

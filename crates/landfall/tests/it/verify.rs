@@ -34,7 +34,7 @@ impl Shop {
         postgres.psql("shop", SHOP).expect("the tables");
         let config = format!(
             "data_dir: ./data\nserver: {{ listen: \"127.0.0.1:0\" }}\nprocess: {{ drain_timeout: 15s }}\npipelines:\n  shop:\n    \
-             from: {{ postgres: {{ url: \"{url}\", feedback_interval: 1s, tables: {{ \"public.*\": {{}} }} }} }}\n    \
+             from: {{ postgres: {{ url: \"{url}\", feedback_interval: 1s, schema: {{ poll: 1h }}, tables: {{ \"public.*\": {{}} }} }} }}\n    \
              to: {{ delta: {{ path: \"./lake/{{table}}\", commit_every: 300ms }} }}\n    \
              checkpoint: {{ interval: 200ms }}\n    on_error: dead_letter\n"
         );

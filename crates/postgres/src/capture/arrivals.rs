@@ -13,7 +13,6 @@ use crate::catalog::{ServerFacts, TableFacts, read_tables};
 use crate::orders::OrderError;
 use crate::publication::{PublicationFacts, add_table_locked, plan_publication};
 use crate::record::{SlotRecord, TablePhase};
-use crate::sql::SqlConnection;
 
 /// Takes in what `tables` chooses and the record does not know, of these names if any are given; gives the names.
 /// `is_rehearsal`: they are only named.
@@ -27,7 +26,7 @@ pub(super) async fn take_in(
     if !is_made {
         return Err(OrderError::NothingStored);
     }
-    let sql = SqlConnection::open(&options.connect).await.map_err(|error| not_asked(&error))?;
+    let sql = options.sql().await.map_err(|error| not_asked(&error))?;
     let server = ServerFacts::read(&sql).await.map_err(|error| not_asked(&error))?;
     let published = PublicationFacts::read(&sql, server.major(), &options.publication).await;
     let Some(published) = published.map_err(|error| not_asked(&error))? else { return Ok(Vec::new()) };

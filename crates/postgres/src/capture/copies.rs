@@ -6,9 +6,8 @@
 //! C2 are in the copy, those from C2 on in the stream. Making the slot waits for open writers, and copying takes as long as
 //! the tables are large; neither stops anybody else (I13). A copy that fails is begun anew, after a while.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use landfall_types::PartitionId;
 use rand::RngExt;
@@ -17,15 +16,17 @@ use tokio::time::Instant;
 
 use super::copy::{self, ToCopy};
 use super::handover::Generation;
+use super::options::CaptureOptions;
 use super::shared::Shared;
 use super::task::{Ended, tables};
-use crate::RelationId;
-use crate::catalog::{ServerFacts, TableFacts};
+use crate::catalog::{ServerFacts, TableFacts, read_sightings};
 use crate::publication::{PublicationFacts, plan_publication};
 use crate::reconnect::Backoff;
+use crate::record::WatchedRecord;
 use crate::slot::ExportedSlot;
 use crate::snapshot::CopyOptions;
 use crate::sql::SqlConnection;
+use crate::{Lsn, RelationId};
 
 /// A snapshot for tables that wait for one.
 pub(super) struct Prepared {
@@ -33,6 +34,8 @@ pub(super) struct Prepared {
     /// Tables as they are in it. Only these may be copied under it: one that was published later may have rows that are
     /// in neither snapshot nor stream.
     pub(super) tables: Vec<TableFacts>,
+    /// What the catalog showed of them in it.
+    pub(super) sightings: BTreeMap<RelationId, WatchedRecord>,
     server: ServerFacts,
 }
 
@@ -183,27 +186,40 @@ pub(super) fn options(shared: &Shared, server: &ServerFacts) -> CopyOptions {
     }
 }
 
+/// What the catalog shows of tables in the snapshot of a copy: later looks are compared with it.
+pub(super) async fn sightings(
+    frozen: &SqlConnection,
+    options: &CaptureOptions,
+    tables: &[TableFacts],
+) -> Result<BTreeMap<RelationId, WatchedRecord>, Ended> {
+    let relations: Vec<RelationId> = tables.iter().map(|facts| facts.shape.relation).collect();
+    let seen = read_sightings(frozen, &options.publication, &relations).await.map_err(|error| Ended::later(&error))?;
+    Ok(seen.iter().map(|(relation, sighting)| (*relation, WatchedRecord::begin(sighting, Lsn::ZERO))).collect())
+}
+
 /// Makes a slot that goes with its connection, and looks at the tables in its snapshot.
 async fn prepare(shared: Arc<Shared>, wanted: BTreeSet<RelationId>) -> Result<Prepared, Ended> {
-    const LOOK_WITHIN: Duration = Duration::from_secs(60);
     let options = &shared.options;
-    let sql = SqlConnection::open(&options.connect).await.map_err(|error| Ended::later(&error))?;
+    let look_within = options.liveness_timeout;
+    let sql = options.sql().await.map_err(|error| Ended::later(&error))?;
     let server = ServerFacts::read(&sql).await.map_err(|error| Ended::later(&error))?;
     let published = PublicationFacts::read(&sql, server.major(), &options.publication).await;
     let published = published.map_err(|error| Ended::later(&error))?;
     let name = format!("landfall_copy_{:08x}", rand::rng().random::<u32>());
     let exported = ExportedSlot::temporary(&options.connect, &sql, &name, options.slot_timeout).await;
     let exported = exported.map_err(|error| Ended::later(&error))?;
-    let looked = tokio::time::timeout(LOOK_WITHIN, async {
-        let frozen = SqlConnection::open(&options.connect).await.map_err(|error| Ended::later(&error))?;
+    let looked = tokio::time::timeout(look_within, async {
+        let frozen = options.sql().await.map_err(|error| Ended::later(&error))?;
         frozen.enter_snapshot(&exported.snapshot().name).await.map_err(|error| Ended::later(&error))?;
-        tables(&frozen, options, published.as_ref()).await
+        let found = tables(&frozen, options, published.as_ref()).await?.tables;
+        let sightings = sightings(&frozen, options, &found).await?;
+        Ok((found, sightings))
     });
     let late = |_| Ended::Later {
         code: crate::code::DEADLINE,
-        text: format!("the catalog was not read within {LOOK_WITHIN:?}"),
+        text: format!("the catalog was not read within {look_within:?}"),
     };
-    let mut found = looked.await.map_err(late)??.tables;
+    let (mut found, sightings) = looked.await.map_err(late)??;
     // Published before the snapshot was taken, or refused for good: what is neither has rows that nobody would see.
     let lacking = plan_publication(&options.publication, published.as_ref(), &found).missing_tables;
     found.retain(|facts| {
@@ -214,5 +230,5 @@ async fn prepare(shared: Arc<Shared>, wanted: BTreeSet<RelationId>) -> Result<Pr
         let text = "none of the tables that wait is there and published".to_owned();
         return Err(Ended::Later { code: crate::code::NO_TABLE, text });
     }
-    Ok(Prepared { exported, tables: found, server })
+    Ok(Prepared { exported, tables: found, sightings, server })
 }

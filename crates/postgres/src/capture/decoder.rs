@@ -140,6 +140,9 @@ impl Decoder {
             self.passed_by += 1;
             return Ok(());
         }
+        if matches!(change, Change::Truncate) {
+            self.shared.truncate_told(relation, stamp.commit_lsn);
+        }
         // The log keeps it: it is read again once the table's copy is settled.
         if table.set_back.is_some() {
             return Ok(());

@@ -4,11 +4,13 @@
 //! stored with the watermarks is the only thing that survives, and what it does not hold the server is not told (I7).
 
 mod arrivals;
+mod catalog_watch;
 mod copies;
 mod copy;
 mod decoder;
 mod handover;
 mod lane;
+mod moves;
 mod options;
 mod orders;
 mod progress;

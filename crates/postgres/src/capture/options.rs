@@ -7,6 +7,7 @@ use landfall_engine::contract::TableAbilities;
 use landfall_types::Code;
 
 use crate::rows::RowOptions;
+use crate::sql::{SqlConnection, SqlError};
 use crate::{ConnectOptions, CopyOptions, OptionSet, QueueSettings, StartupOptions, TablePattern};
 
 /// Tables that are captured, and how their rows are made.
@@ -16,6 +17,8 @@ pub struct TableChoice {
     pub pattern: TablePattern,
     /// How their rows are made.
     pub rows: RowOptions,
+    /// `dropped_partitions: keep`: rows of partitions that are dropped, detached or emptied by themselves stay in the target.
+    pub keeps_dropped: bool,
 }
 
 /// One source: one slot of one database.
@@ -65,7 +68,9 @@ pub struct CaptureOptions {
     /// What every destination of the tables can carry on with. Where one does not order changes by their position, a table's
     /// stream waits until its copy is settled (P59); what one cannot take parks a table (P84).
     pub abilities: TableAbilities,
-    /// `schema.poll`: how often the catalog is asked for tables that are new.
+    /// Whether the destinations hold events and no state: what no event tells is noted, and sets no table aside.
+    pub only_events: bool,
+    /// `schema.poll`: how often the catalog is asked for what no event tells, and for tables that are new.
     pub schema_poll: Duration,
     /// Whether the server must not be asked (`check --offline`).
     pub is_offline: bool,
@@ -97,6 +102,7 @@ impl CaptureOptions {
             backlog_patience: Duration::from_secs(120),
             shape_refusals: Vec::new(),
             abilities: TableAbilities { orders_by_position: true, takes_new_types: false, takes_new_keys: false },
+            only_events: false,
             schema_poll: Duration::from_secs(60),
             is_offline: false,
         }
@@ -123,9 +129,19 @@ impl CaptureOptions {
         self.tables.iter().map(|choice| choice.pattern.clone()).collect()
     }
 
+    /// What decides about a table: the first pattern that matches it.
+    pub(crate) fn choice_of(&self, schema: &str, table: &str) -> Option<&TableChoice> {
+        self.tables.iter().find(|choice| choice.pattern.matches(schema, table))
+    }
+
     /// How rows of a table are made.
     pub(crate) fn rows_of(&self, schema: &str, table: &str) -> Option<&RowOptions> {
-        self.tables.iter().find(|choice| choice.pattern.matches(schema, table)).map(|choice| &choice.rows)
+        self.choice_of(schema, table).map(|choice| &choice.rows)
+    }
+
+    /// A connection for questions, which a server that says nothing does not hold up for longer than a stream.
+    pub(crate) async fn sql(&self) -> Result<SqlConnection, SqlError> {
+        SqlConnection::open_within(&self.connect, self.liveness_timeout).await
     }
 
     /// The identity that stored positions are kept under. The slot's own identity is in the source's record: under

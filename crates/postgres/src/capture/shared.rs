@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use bytes::Bytes;
 use landfall_engine::FailCause;
@@ -90,6 +91,8 @@ pub(crate) struct Shared {
     /// Raised when the record says more than is carried out: the stream starts again with it.
     pub(crate) ordered: watch::Sender<u64>,
     pub(crate) stop: watch::Sender<bool>,
+    /// Whether it was said what of `tables` decides nothing.
+    pub(crate) has_judged_choices: AtomicBool,
     pub(crate) sight: Mutex<Sight>,
 }
 
@@ -115,6 +118,7 @@ impl Shared {
             reopened: watch::Sender::new(0),
             ordered: watch::Sender::new(0),
             stop: watch::Sender::new(false),
+            has_judged_choices: AtomicBool::new(false),
             sight: Mutex::default(),
         })
     }
@@ -446,6 +450,20 @@ impl Shared {
         self.retire(given_up);
     }
 
+    /// The stream says that a table was emptied, which the catalog shows as well.
+    pub(crate) fn truncate_told(&self, relation: RelationId, commit: Lsn) {
+        self.change_record(|record| {
+            if let Some(watched) = record.table_mut(relation).and_then(|table| table.watched.as_mut()) {
+                watched.truncated = watched.truncated.max(commit);
+            }
+        });
+    }
+
+    /// The columns of a table's key, as the engine was told of them.
+    pub(crate) fn key_of(&self, relation: RelationId) -> Vec<Arc<str>> {
+        self.specs.lock().get(&relation).map(|spec| spec.key.to_vec()).unwrap_or_default()
+    }
+
     /// Why a table's rows are not taken, if they are not.
     pub(crate) fn refused(&self, table: TableId) -> Option<FailCause> {
         self.refused.lock().get(&table).cloned()
@@ -485,6 +503,9 @@ impl Shared {
                             "count": changed.count,
                         })),
                         "waits_in_log": self.handover.is_set_back(PartitionId(table.stream_partition)),
+                        "notes": table.notes.iter().map(|note| serde_json::json!({
+                            "code": note.code, "text": note.text,
+                        })).collect::<Vec<_>>(),
                         "refused": self.refused(TableId(table.relation.0)).map(|cause| cause.text.to_string()),
                     })
                 })

@@ -12,6 +12,7 @@ use rand::RngExt;
 use super::copies::{self, Copies};
 use super::copy::{self, ToCopy};
 use super::handover::Generation;
+use super::moves::left_text;
 use super::options::CaptureOptions;
 use super::shared::{Shared, Stage};
 use super::table::{Captured, Parked};
@@ -65,9 +66,10 @@ pub(super) async fn first_start(
     let point = exported.consistent_point();
     let published = PublicationFacts::read(sql, server.major(), &options.publication).await;
     let published = published.map_err(|error| Ended::later(&error))?;
-    let frozen = SqlConnection::open(&options.connect).await.map_err(|error| Ended::later(&error))?;
+    let frozen = options.sql().await.map_err(|error| Ended::later(&error))?;
     frozen.enter_snapshot(&exported.snapshot().name).await.map_err(|error| Ended::later(&error))?;
     let matched = tables(&frozen, options, published.as_ref()).await?;
+    let mut sightings = copies::sightings(&frozen, options, &matched.tables).await?;
     drop(frozen);
     let phase = if options.copies { TablePhase::Copying } else { TablePhase::Streaming };
     let (mut follows, mut copies) = (Vec::new(), Vec::new());
@@ -78,6 +80,7 @@ pub(super) async fn first_start(
             let Some((stream, partition)) = record.take_partition().zip(record.take_partition()) else { continue };
             let copy = CopyRecord { partition, consistent_point: point, done: CopiedRanges::default() };
             let mut table = fresh(&facts, stream, phase, Some(copy));
+            table.watched = sightings.remove(&table.relation);
             let made = match Captured::new(&table, &facts, options) {
                 Ok(_) if publication.refused.contains(name) => Err(no_identity(name)),
                 made => made,
@@ -187,10 +190,16 @@ pub(super) async fn resume(
         }
         for facts in &now {
             let relation = facts.shape.relation;
-            if record.table(relation).is_none() && !is_lacking(relation) {
-                let Some(stream) = record.take_partition() else { continue };
-                record.tables.push(fresh(facts, stream, TablePhase::Waiting, None));
+            if record.table(relation).is_some() {
+                continue;
             }
+            if is_lacking(relation) {
+                tracing::warn!(pipeline = %options.pipeline, table = %facts.shape.name,
+                    "a new table is not carried: it is not in publication `{}`", options.publication);
+                continue;
+            }
+            let Some(stream) = record.take_partition() else { continue };
+            record.tables.push(fresh(facts, stream, TablePhase::Waiting, None));
         }
         let through = record.through;
         let mut next = record.next_partition;
@@ -204,6 +213,12 @@ pub(super) async fn resume(
                 }
                 None => {}
             }
+        }
+        for table in record.tables.iter_mut().filter(|table| is_lacking(table.relation) && was_followed(table)) {
+            let reason = left_text(&table.name, &options.publication, options.creates_publication);
+            given_up.push(table.stream_partition);
+            given_up.extend(table.copy.as_ref().map(|copy| copy.partition));
+            park(shared, table, through, Parked { code: code::PUBLICATION, reason: format!("needs re-sync: {reason}") });
         }
         let places = places(&record.tables);
         for table in &mut record.tables {
@@ -243,6 +258,7 @@ pub(super) async fn resume(
                 table.copy =
                     Some(CopyRecord { partition: next + 1, consistent_point: point, done: CopiedRanges::default() });
                 table.phase = if options.copies { TablePhase::Copying } else { TablePhase::Streaming };
+                table.watched = prepared.as_ref().and_then(|prepared| prepared.sightings.get(&table.relation).cloned());
                 next += 2;
             }
             match Captured::new(table, facts, options) {
@@ -278,6 +294,15 @@ pub(super) async fn resume(
         copies.start(shared, *prepared, generation, to_copy);
     }
     Ok(Starts { connection: None, tables: follows, from: through })
+}
+
+/// Whether its rows came by the stream, or were about to.
+fn was_followed(table: &TableRecord) -> bool {
+    match table.phase {
+        TablePhase::Parked | TablePhase::Removed => false,
+        TablePhase::Waiting => table.copy.is_some(),
+        TablePhase::Copying | TablePhase::CatchingUp | TablePhase::Streaming => true,
+    }
 }
 
 /// Whose place in the destinations is which: a table keeps the one that it had first, whatever it is called now.
@@ -316,6 +341,8 @@ pub(super) fn fresh(facts: &TableFacts, stream: u32, phase: TablePhase, copy: Op
         copy,
         park: None,
         changed: None,
+        watched: None,
+        notes: Vec::new(),
     }
 }
 

@@ -5,19 +5,22 @@
 //! passes by itself is waited for here. Tables whose copy was not settled are copied anew under a fresh snapshot (P56).
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use landfall_engine::contract::{SourceError, TableSpec};
 use landfall_types::{Code, Coded};
 use tokio::sync::watch;
 
+use super::catalog_watch;
 use super::copies::Copies;
-use super::options::CaptureOptions;
+use super::options::{CaptureOptions, TableChoice};
 use super::orders::{self, Desk, Mailbox};
 use super::shared::{Shared, Stage};
 use super::starts::{adopt, first_start, fresh, resume};
 use super::stream::{Starting, stream};
 use super::table::{Captured, Parked};
 use crate::catalog::{MatchedTables, ServerFacts, read_tables};
+use crate::check::{Choice, nearest_tables, unused};
 use crate::publication::{PublicationFacts, add_table_locked, plan_publication};
 use crate::reconnect::Backoff;
 use crate::record::TablePhase;
@@ -57,6 +60,7 @@ pub(super) async fn run(shared: Arc<Shared>, mailbox: Arc<Mailbox>) {
     let mut serving = std::pin::pin!(desk.serve());
     let ended = tokio::select! {
         ended = attempts(&shared) => ended,
+        never = catalog_watch::run(&shared) => match never {},
         // What is stored now begins anew, and so does whoever reads it.
         () = &mut serving => {
             let text = "ordered to begin anew with a new slot: the pipeline starts again with it".to_owned();
@@ -145,7 +149,7 @@ pub(super) async fn tables(
 
 /// The tables as they are now, for a plan, and a note of each that would be parked. No side effect.
 pub(super) async fn look(options: &CaptureOptions) -> Result<(Vec<TableSpec>, Vec<String>), Ended> {
-    let sql = SqlConnection::open(&options.connect).await.map_err(|error| Ended::later(&error))?;
+    let sql = options.sql().await.map_err(|error| Ended::later(&error))?;
     let seen = see(&sql, options).await?;
     let plan = plan_publication(&options.publication, seen.publication.as_ref(), &seen.tables.tables);
     let (mut specs, mut notes) = (Vec::new(), Vec::new());
@@ -180,9 +184,10 @@ async fn attempt(
     let generation = shared.handover.generation();
     shared.progress.lock().restart();
     let options = &shared.options;
-    let sql = SqlConnection::open(&options.connect).await.map_err(|error| Ended::later(&error))?;
+    let sql = options.sql().await.map_err(|error| Ended::later(&error))?;
     let seen = see(&sql, options).await?;
     let publication = plan_publication(&options.publication, seen.publication.as_ref(), &seen.tables.tables);
+    warn_of_unused(shared, &sql, &seen).await?;
     let record = shared.record();
     let switch = match &record {
         Some(record) if record.timeline != seen.server.timeline => {
@@ -217,6 +222,26 @@ async fn attempt(
     drop(sql);
     let starting = Starting { generation, starts, copies, reopened: &mut reopened, ordered: &mut ordered };
     stream(shared, starting, backoff).await
+}
+
+/// Says once what of `tables` decides nothing: it may be a name that was meant otherwise.
+async fn warn_of_unused(shared: &Shared, sql: &SqlConnection, seen: &Seen) -> Result<(), Ended> {
+    if shared.has_judged_choices.swap(true, Ordering::Relaxed) {
+        return Ok(());
+    }
+    let options = &shared.options;
+    let near = nearest_tables(sql, &options.patterns(), &seen.tables).await.map_err(|error| Ended::later(&error))?;
+    let choices: Vec<Choice<'_>> = options.tables.iter().map(choice_of).collect();
+    for finding in unused(&seen.tables, &choices, &near) {
+        let code = finding.code.map(|code| code.to_string()).unwrap_or_default();
+        let help = finding.help.unwrap_or_default();
+        tracing::warn!(pipeline = %options.pipeline, code, "{}; {help}", finding.text);
+    }
+    Ok(())
+}
+
+fn choice_of(choice: &TableChoice) -> Choice<'_> {
+    Choice { pattern: &choice.pattern, columns: choice.rows.columns.keys().collect() }
 }
 
 /// Where the server left the record's timeline.

@@ -2,7 +2,7 @@
 
 use landfall_types::{Code, Coded};
 
-use super::{CheckOptions, Finding, PostgresCheck};
+use super::{CheckOptions, Finding, PostgresCheck, nearest_tables};
 use crate::catalog::{ServerFacts, TablePattern, read_tables};
 use crate::publication::{PublicationFacts, PublicationPlan, plan_publication};
 use crate::record::SourceRecord;
@@ -25,6 +25,7 @@ impl PostgresCheck {
         let patterns: Vec<TablePattern> = options.tables.iter().map(|(pattern, _)| pattern.clone()).collect();
         let published = publication.as_ref().map(|facts| facts.tables.as_slice()).unwrap_or_default();
         let tables = read_tables(sql, &patterns, published).await?;
+        let near = nearest_tables(sql, &patterns, &tables).await?;
         let plan = plan_publication(&options.publication, publication.as_ref(), &tables.tables);
         let slot = SlotFacts::read(sql, server.major(), &options.startup.slot).await?;
         let doing = "read what this role may do";
@@ -48,6 +49,7 @@ impl PostgresCheck {
             not_owned,
             replication_refused,
             left_behind,
+            near,
             physical_slots,
         })
     }

@@ -1,6 +1,6 @@
 //! Rules on tables and the publication.
 
-use super::{CheckOptions, Finding, PostgresCheck, TableRules, ToastPolicy};
+use super::{CheckOptions, Choice, Finding, PostgresCheck, TableRules, ToastPolicy, unused};
 use crate::catalog::{KeyOrigin, TABLES_MAX, TableFacts};
 use crate::code;
 use crate::record::SourceRecord;
@@ -44,17 +44,12 @@ pub(super) fn rules(
 }
 
 fn matched(check: &PostgresCheck, options: &CheckOptions, findings: &mut Vec<Finding>) {
-    for at in &check.tables.unmatched {
-        let Some((pattern, _)) = options.tables.get(*at) else { continue };
-        let text = format!("`{pattern}` matches no table");
-        findings.push(if pattern.is_exact() {
-            Finding::error(code::NO_TABLE, text).help(
-                "names are case-sensitive; the table may be in another database, or its schema closed to this role",
-            )
-        } else {
-            Finding::warn(code::NO_TABLE, text).help("tables that come later are taken in at the next start")
-        });
-    }
+    let choices: Vec<Choice<'_>> = options
+        .tables
+        .iter()
+        .map(|(pattern, rules)| Choice { pattern, columns: rules.columns.iter().collect() })
+        .collect();
+    findings.extend(unused(&check.tables, &choices, &check.near));
     for skipped in &check.tables.skipped {
         let of = relation(&skipped.name);
         let is_named = options
@@ -263,7 +258,7 @@ fn publication(
             findings.push(Finding::error(code::PUBLICATION, reason.clone()).help(help));
         } else if !carried.is_empty() {
             let help = format!(
-                "a start is refused until then; afterwards `landfall tables CONFIG {pipeline} resync {}`, for what was written meanwhile is gone",
+                "its rows pass by until then, its neighbours go on; afterwards `landfall tables CONFIG {pipeline} resync {}`, for what was written meanwhile is gone",
                 carried.join("`, `resync ")
             );
             findings.push(Finding::error(code::PUBLICATION, reason.clone()).fix(statement.clone()).help(help));

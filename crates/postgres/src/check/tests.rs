@@ -71,6 +71,7 @@ fn of_tables(tables: Vec<TableFacts>) -> PostgresCheck {
         not_owned: Vec::new(),
         replication_refused: None,
         left_behind: Vec::new(),
+        near: Default::default(),
         physical_slots: Vec::new(),
     }
 }
@@ -306,6 +307,8 @@ fn the_publication_is_mended_or_its_statement_printed() {
         copy: None,
         park: None,
         changed: None,
+        watched: None,
+        notes: Vec::new(),
     });
     let findings = check.findings(&options(), Some(&carried));
     let refused = findings.iter().find(|finding| finding.fix.is_some()).unwrap();
@@ -374,4 +377,28 @@ fn the_start_up_list_is_part_of_check() {
     assert_eq!(finding.level, Level::Error);
     assert!(!finding.text.contains("LF-PG"), "the code is a field of its own: {finding}");
     assert_eq!(RelationId(1), check.tables.tables[0].shape.relation);
+}
+
+/// Catches a typo in `tables` or `columns` whose policies count for nothing without a word.
+#[test]
+fn what_decides_nothing_is_said_with_what_was_meant() {
+    let mut options = options();
+    options.tables.push(("public.orders".parse().unwrap(), TableRules::default()));
+    options.tables.push(("public.ordres".parse().unwrap(), TableRules::default()));
+    options.tables[0].1.columns = vec!["id".into(), "iD".into()];
+    let mut check = of_tables(vec![table(1, "orders")]);
+    assert_eq!(check.tables.tables[0].shape.columns[0].name, "id".into(), "of the fixture");
+    check.tables.unmatched = vec![2];
+    check.tables.idle = vec![1];
+    check.near = [(2, table_name("orders"))].into();
+    let missing = the(&check, &options, "LF-PG0503");
+    assert_eq!(missing.help.as_deref(), Some("did you mean `public.orders`?"));
+    let findings = check.findings(&options, Some(&record()));
+    let unused: Vec<&Finding> =
+        findings.iter().filter(|finding| finding.code.is_some_and(|code| code.to_string() == "LF-PG0522")).collect();
+    assert_eq!(unused.len(), 2, "{findings:?}");
+    assert!(unused.iter().all(|finding| finding.level == Level::Warn));
+    let has = |text: &str| unused.iter().any(|finding| finding.to_string().contains(text));
+    assert!(has("`iD`, which no table") && has("did you mean `id`?"), "{unused:?}");
+    assert!(has("`public.orders` decides no table") && has("put it before `public.*`"), "{unused:?}");
 }

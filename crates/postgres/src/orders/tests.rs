@@ -29,6 +29,8 @@ fn record() -> SourceRecord {
             copy: Some(CopyRecord { partition: 11 + 2 * at, consistent_point: Lsn(10), done: CopiedRanges::default() }),
             park: None,
             changed: None,
+            watched: None,
+            notes: Vec::new(),
         });
     }
     record
@@ -97,4 +99,23 @@ fn all_tables_again_is_a_new_beginning() {
     let done = all.apply(&mut again, true).expect("carried out");
     assert!(done.starts_over && matches!(again.slot, SlotRecord::Intent { .. }));
     assert_eq!((done.given_up, again.epoch), (vec![10, 11, 12, 13, 14, 15], 2));
+}
+
+/// Catches a note that only a copy of a large table puts away, so that nobody looks at notes any more; and a copy that is
+/// made for it.
+#[test]
+fn a_note_is_put_away_without_a_copy() {
+    let mut noted = record();
+    let note = crate::TableNote { code: "LF-PG0520".to_owned(), text: "written anew".to_owned() };
+    noted.tables[0].note(note);
+    let done = order(OrderCommand::Resume, "public.*").apply(&mut noted, true).expect("carried out");
+    assert_eq!((done.tables, done.given_up), (vec!["public.orders".to_owned()], Vec::new()));
+    assert_eq!(noted, record());
+    // Nothing is copied for it, so it needs no leave to copy.
+    noted.tables[0].note(crate::TableNote { code: "LF-PG0520".to_owned(), text: "again".to_owned() });
+    order(OrderCommand::Resume, "public.orders").apply(&mut noted, false).expect("carried out");
+    assert_eq!(noted, record());
+    noted.tables[0].note(crate::TableNote { code: "LF-PG0521".to_owned(), text: "renamed".to_owned() });
+    let _ = order(OrderCommand::Resync, "public.orders").apply(&mut noted, true).expect("carried out");
+    assert!(noted.tables[0].notes.is_empty() && noted.tables[0].phase == TablePhase::Waiting);
 }

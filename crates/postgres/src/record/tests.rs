@@ -12,6 +12,8 @@ fn example() -> SourceRecord {
         copy: None,
         park: None,
         changed: None,
+        watched: None,
+        notes: Vec::new(),
     };
     let mut copied = CopiedRanges::default();
     copied.insert(CopiedRange { leaf: RelationId(16_385), from_block: 0, to_block: Some(8_192), rows: 70_001 });
@@ -46,18 +48,45 @@ fn example() -> SourceRecord {
     }
 }
 
-/// Catches a change of the stored form: every later version must read these files.
+/// What version 2 added.
+fn watched_example() -> SourceRecord {
+    let mut record = example();
+    assert!(record.tables[0].note_change(Lsn(0x1_5000_0100), "LF-PG0512", "column `price` is text now"));
+    record.tables[0].watched = Some(WatchedRecord {
+        listed: Some(16_390),
+        horizon: 742,
+        truncated: Lsn(0x1_5000_0100),
+        explained: Lsn::ZERO,
+        columns: vec![Some("id".into()), None, Some("note".into())],
+        members: vec![MemberRecord(RelationId(16_400), 0, 730), MemberRecord(RelationId(16_401), 16_420, 731)],
+    });
+    record.tables[0]
+        .notes
+        .push(TableNote { code: "LF-PG0521".to_owned(), text: "column `comment` is called `note` now".to_owned() });
+    record
+}
+
+/// Catches a change of the stored form: every later version must read these files, and this one writes the second.
 #[test]
 fn the_golden_record_stays_readable() {
     let first = include_bytes!("../../../../docs/formats/golden/postgres-source-v1.json");
-    assert_eq!(SourceRecord::decode(first).unwrap(), example());
-    let golden = include_bytes!("../../../../docs/formats/golden/postgres-source-v2.json");
-    let golden = golden.trim_ascii_end();
-    let mut changed = example();
-    assert!(changed.tables[0].note_change(Lsn(0x1_5000_0100), "LF-PG0512", "column `price` is text now"));
-    let record = SourceRecord::decode(golden).unwrap();
-    assert_eq!(record, changed);
-    assert_eq!(std::str::from_utf8(&record.encode()), std::str::from_utf8(golden));
+    assert_eq!(SourceRecord::decode(first.trim_ascii_end()).unwrap(), example());
+    let second = include_bytes!("../../../../docs/formats/golden/postgres-source-v2.json");
+    let second = second.trim_ascii_end();
+    let record = SourceRecord::decode(second).unwrap();
+    assert_eq!(record, watched_example());
+    assert_eq!(std::str::from_utf8(&record.encode()), std::str::from_utf8(second));
+}
+
+/// Catches notes that grow with every look, in a record that is stored with every commit.
+#[test]
+fn notes_are_bounded_and_never_stand_twice() {
+    let mut table = example().tables.remove(0);
+    let note = |number: usize| TableNote { code: "LF-PG0521".to_owned(), text: number.to_string() };
+    (0..NOTES_MAX + 3).for_each(|number| table.note(note(number)));
+    table.note(note(5));
+    let texts: Vec<&str> = table.notes.iter().map(|note| note.text.as_str()).collect();
+    assert_eq!(texts, ["3", "4", "6", "7", "8", "9", "10", "5"]);
 }
 
 /// Catches a change that is counted again whenever the log is read again, and a later one that is not.

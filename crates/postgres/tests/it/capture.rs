@@ -29,7 +29,11 @@ pub(crate) struct Bed {
 
 impl Bed {
     pub(crate) fn new(schema: &str) -> Result<Self> {
-        let shop = Shop::start(&PostgresInstall::any()?, &[])?;
+        Self::on(&PostgresInstall::any()?, schema)
+    }
+
+    pub(crate) fn on(install: &PostgresInstall, schema: &str) -> Result<Self> {
+        let shop = Shop::start(install, &[])?;
         shop.psql(schema)?;
         Ok(Bed { shop, lake: Lake::default(), letters: MemoryLetters::new(), store: StateStore::in_memory()? })
     }
@@ -44,7 +48,7 @@ impl Bed {
 
     /// Started, with what gives orders to its tables.
     pub(crate) fn start_ordered(&self, change: impl FnOnce(&mut CaptureOptions)) -> Result<(PipelineHandle, Orders)> {
-        let choice = TableChoice { pattern: "public.*".parse()?, rows: RowOptions::default() };
+        let choice = TableChoice { pattern: "public.*".parse()?, rows: RowOptions::default(), keeps_dropped: false };
         let mut options = CaptureOptions::new("shop", self.shop.options.clone(), vec![choice]);
         change(&mut options);
         let source = PostgresSource::new(options, Handle::current());

@@ -353,3 +353,22 @@ async fn a_standbys_copy_of_the_slot_is_asked_for_as_the_server_takes_it() -> Re
     ensure!(fix_with(&after, "synchronized_standby_slots").is_none(), "{after:#?}");
     Ok(())
 }
+
+/// Catches a name with a typo that nobody is told of, and a pattern behind one that takes all that it matches.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_that_means_nothing_is_answered_with_one_that_is_there() -> Result<()> {
+    let shop = Shop::start(&PostgresInstall::any()?, &[])?;
+    shop.psql("CREATE TABLE orders (id int PRIMARY KEY); CREATE TABLE \"Lines\" (id int PRIMARY KEY);")?;
+    let mut options = options(&["public.ordres", "public.lines", "public.far_from_all", "public.*", "public.orders"])?;
+    options.tables[3].1.columns = vec!["idd".into()];
+    let findings = PostgresCheck::read(&shop.options, &options, None).await?.findings(&options, None);
+    let helped = |text: &str| -> Option<String> {
+        findings.iter().find(|finding| finding.text.contains(text)).and_then(|finding| finding.help.clone())
+    };
+    assert_eq!(helped("`public.ordres`").as_deref(), Some("did you mean `public.orders`?"));
+    assert_eq!(helped("`public.lines`").as_deref(), Some("did you mean `public.\"Lines\"`?"));
+    ensure!(helped("`public.far_from_all`").is_some_and(|help| !help.contains("did you mean")), "{findings:?}");
+    ensure!(helped("`public.orders` decides no table").is_some_and(|help| help.contains("`public.*`")), "{findings:?}");
+    ensure!(helped("names `idd`").is_some_and(|help| help.contains("did you mean `id`?")), "{findings:?}");
+    Ok(())
+}

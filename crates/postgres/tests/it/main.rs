@@ -1,6 +1,7 @@
 //! The source against real servers, and against what they once sent.
 
 mod capture;
+mod catalog_watch;
 mod changed_tables;
 mod check;
 mod database;

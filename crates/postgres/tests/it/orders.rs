@@ -19,17 +19,17 @@ fn two_tables() -> String {
     )
 }
 
-async fn give(orders: &Orders, command: OrderCommand, table: &str) -> Result<Ordered> {
+pub(crate) async fn give(orders: &Orders, command: OrderCommand, table: &str) -> Result<Ordered> {
     Ok(orders.give(Order::named(command, table)?, false, DEADLINE).await?)
 }
 
-fn phase(handle: &PipelineHandle, table: &str) -> Option<String> {
+pub(crate) fn phase(handle: &PipelineHandle, table: &str) -> Option<String> {
     let source = handle.status().source;
     let found = source["tables"].as_array()?.iter().find(|one| one["name"] == table)?;
     found["phase"].as_str().map(str::to_owned)
 }
 
-async fn until(handle: &PipelineHandle, what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
+pub(crate) async fn until(handle: &PipelineHandle, what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
     let deadline = Instant::now() + DEADLINE;
     while !is_so()? {
         ensure!(Instant::now() < deadline, "{what}: {:#?}", handle.status());
@@ -38,11 +38,11 @@ async fn until(handle: &PipelineHandle, what: &str, mut is_so: impl FnMut() -> R
     Ok(())
 }
 
-async fn until_streaming(handle: &PipelineHandle, table: &str) -> Result<()> {
+pub(crate) async fn until_streaming(handle: &PipelineHandle, table: &str) -> Result<()> {
     until(handle, table, || Ok(phase(handle, table).as_deref() == Some("streaming"))).await
 }
 
-fn copies_of(bed: &Bed, table: &str) -> usize {
+pub(crate) fn copies_of(bed: &Bed, table: &str) -> usize {
     let rows = bed.lake.rows(table);
     let mut points: Vec<u64> = rows.iter().filter(|row| row.op == "s").map(|row| row.at.0).collect();
     points.dedup();

@@ -52,7 +52,7 @@ pub(super) async fn run(cluster: &Cluster, options: &CaptureOptions, amounts: &A
         let rows = RowOptions { target: Target::Delta, ..RowOptions::default() };
         let pattern = format!("public.{}", width.table).parse()?;
         let mut options = options.clone();
-        options.tables = vec![TableChoice { pattern, rows }];
+        options.tables = vec![TableChoice { pattern, rows, keeps_dropped: false }];
         options.copy.connections = CONNECTIONS as usize;
         options.copy.range_bytes = 8 << 20;
         let mut pairs = Vec::new();

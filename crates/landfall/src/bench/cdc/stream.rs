@@ -107,7 +107,7 @@ impl<'a> StreamBench<'a> {
             ALTER TABLE bench_changes ALTER COLUMN filler SET STORAGE PLAIN";
         sql.run("make the table", table).await?;
         let rows = RowOptions { target: Target::Delta, ..RowOptions::default() };
-        let tables = vec![TableChoice { pattern: "public.bench_changes".parse()?, rows }];
+        let tables = vec![TableChoice { pattern: "public.bench_changes".parse()?, rows, keeps_dropped: false }];
         let options = CaptureOptions::new("bench", connect(DATABASE)?, tables);
         let bench = StreamBench { cluster, amounts, options, state: StateStore::in_memory()?, sql };
         let pipeline = bench.start(&NullSink::new())?;

@@ -25,6 +25,8 @@ pub struct MatchedTables {
     pub skipped: Vec<SkippedRelation>,
     /// Patterns that mean nothing that is there, by their place in the list.
     pub unmatched: Vec<usize>,
+    /// Patterns that mean something that is there and decide none of it, since one before them does each time.
+    pub idle: Vec<usize>,
     /// There are more than [`TABLES_MAX`]: the rest was not read.
     pub is_cut: bool,
 }
@@ -165,12 +167,17 @@ async fn read_relations(
     let mut relations = Vec::new();
     let mut matched = MatchedTables::default();
     let mut hits = vec![false; patterns.len()];
+    let mut decides = hits.clone();
     let rows = sql.rows(doing, RELATIONS, &[&schemas, &tables, &limit]).await?;
     matched.is_cut = rows.len() > TABLES_MAX;
     for row in rows.iter().take(TABLES_MAX) {
         let relation = read_relation(row).map_err(|cause| sql.failed(doing, cause))?;
-        for (hit, pattern) in hits.iter_mut().zip(patterns) {
-            *hit |= pattern.matches(&relation.name.schema, &relation.name.table);
+        let mut is_decided = false;
+        for ((hit, decides), pattern) in hits.iter_mut().zip(&mut decides).zip(patterns) {
+            let is_hit = pattern.matches(&relation.name.schema, &relation.name.table);
+            *hit |= is_hit;
+            *decides |= is_hit && !is_decided;
+            is_decided |= is_hit;
         }
         match not_carried(relation.kind, relation.persistence) {
             Some(why) => matched.skipped.push(SkippedRelation { name: relation.name, why }),
@@ -178,6 +185,8 @@ async fn read_relations(
         }
     }
     matched.unmatched = hits.iter().enumerate().filter(|(_, hit)| !**hit).map(|(at, _)| at).collect();
+    let idle = hits.iter().zip(&decides).enumerate().filter(|(_, (hit, decides))| **hit && !**decides);
+    matched.idle = idle.map(|(at, _)| at).collect();
     // A partition is sent under its root's name: where a pattern means both, it means the root.
     let chosen: HashSet<u32> = relations.iter().map(|relation| relation.oid).collect();
     relations.retain(|relation| !relation.ancestors.iter().any(|ancestor| chosen.contains(ancestor)));
