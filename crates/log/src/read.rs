@@ -47,6 +47,8 @@ struct Resume {
     segment: SegmentNumber,
     byte: u64,
     offset: Offset,
+    /// What the largest unit of the page took on disk: the next ones are likely to be like it.
+    unit_bytes: u64,
 }
 
 /// Whether the unit of a reference is in the log (C52).
@@ -123,6 +125,10 @@ impl LogReader {
             return if from == tail { Ok(()) } else { Err(ReadError::PastTail { from, tail }) };
         }
         let chunk = budget.bytes.saturating_add(64 * HEAD_BYTES).clamp(PAGE_BYTES_MIN, PAGE_BYTES_MAX);
+        // A unit that a fetch cuts off is fetched again whole. Where units are larger than a page, a fetch with some room
+        // to spare holds one.
+        let like_the_last = resume.map_or(0, |resume| resume.unit_bytes.saturating_add(resume.unit_bytes / 8));
+        let chunk = chunk.max(usize::try_from(like_the_last).unwrap_or(chunk));
         let mut at = from;
         loop {
             let mut cursor = match self.cursor(at, tail, chunk, resume) {
@@ -332,10 +338,10 @@ fn fill(
     page: &mut Page,
     catalog: &Catalog,
 ) -> Result<(), ReadError> {
-    let (mut records, mut bytes) = (0u32, 0usize);
+    let (mut records, mut bytes, mut unit_bytes) = (0u32, 0usize, 0u64);
     loop {
         let (byte, next) = (cursor.byte, cursor.next);
-        let here = Resume { segment: cursor.segment.number(), byte, offset: next };
+        let here = Resume { segment: cursor.segment.number(), byte, offset: next, unit_bytes };
         match cursor.step(catalog)? {
             Step::End => {
                 page.resume = Some(Resume { byte: cursor.byte, offset: cursor.next, ..here });
@@ -368,8 +374,9 @@ fn fill(
                     return Ok(());
                 }
                 page.units.push(unit);
+                unit_bytes = unit_bytes.max(found.head.unit_bytes());
                 if records >= budget.records || bytes >= budget.bytes {
-                    page.resume = Some(Resume { byte: cursor.byte, offset: cursor.next, ..here });
+                    page.resume = Some(Resume { byte: cursor.byte, offset: cursor.next, unit_bytes, ..here });
                     return Ok(());
                 }
             }
