@@ -12,6 +12,7 @@ mod code;
 mod column;
 mod commit;
 mod data_file;
+mod encoder;
 mod group;
 mod housekeeping;
 mod layout;
