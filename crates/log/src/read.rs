@@ -13,6 +13,7 @@ use crate::error::ReadError;
 use crate::format::{HEAD_BYTES, HEADER_BYTES, IndexEntry, Kind, split_body};
 use crate::scan::{Found, Window, next_unit, unit_at};
 use crate::segment::Segment;
+use crate::spare::Spare;
 use crate::unit::StoredUnit;
 
 /// Least and most that one read of a page fetches; a larger unit is fetched whole.
@@ -40,6 +41,14 @@ pub struct Page {
     /// Whole units, ascending, without a gap.
     pub units: Vec<StoredUnit>,
     resume: Option<Resume>,
+    spare: Option<Spare>,
+}
+
+impl Page {
+    /// A page whose buffers come back to it, a few mebibytes at most: for a reader that goes on reading.
+    pub fn recycling() -> Page {
+        Page { spare: Some(Spare::default()), ..Page::default() }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -132,7 +141,7 @@ impl LogReader {
         let mut at = from;
         loop {
             let mut cursor = match self.cursor(at, tail, chunk, resume) {
-                Ok(cursor) => cursor,
+                Ok(cursor) => Cursor { window: cursor.window.with_spare(page.spare.clone()), ..cursor },
                 Err(_) if !page.units.is_empty() => return Ok(()),
                 Err(error) => return Err(error),
             };

@@ -87,7 +87,7 @@ impl ChannelLane {
                 expects,
                 units: VecDeque::new(),
                 is_from_ring: false,
-                page: Page::default(),
+                page: Page::recycling(),
                 fetch: Arc::default(),
                 is_fetching: false,
                 is_halted: false,
