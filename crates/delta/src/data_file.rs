@@ -23,6 +23,7 @@ use tokio::io::AsyncWriteExt;
 use crate::encoder::Encoder;
 use crate::options::{Compression, DeltaOptions, UPLOAD_PART_BYTES};
 use crate::partition::PartitionValue;
+use crate::rising;
 use crate::shape::Shape;
 use crate::statistics;
 
@@ -81,7 +82,8 @@ pub(crate) struct DataFile {
     pub(crate) is_copied: bool,
     pub(crate) value: PartitionValue,
     path: String,
-    encoder: Encoder,
+    /// None before the first rows: they say how their columns are encoded.
+    encoder: Option<Encoder>,
     parts: Parts,
     /// Taken and not encoded yet.
     pending: Vec<RecordBatch>,
@@ -97,13 +99,12 @@ impl DataFile {
         let path = format!("part-{}.parquet", uuid::Uuid::now_v7());
         let buffer = BufWriter::with_capacity(files.store.clone(), Path::from(path.as_str()), UPLOAD_PART_BYTES)
             .with_max_concurrency(2);
-        let encoder = Encoder::new(files.schema.clone(), files.properties.clone())?;
         Ok(DataFile {
             shape: shape.clone(),
             is_copied,
             value,
             path,
-            encoder,
+            encoder: None,
             parts: Parts { buffer },
             pending: Vec::new(),
             pending_rows: 0,
@@ -133,36 +134,42 @@ impl DataFile {
     /// Encodes all that was taken; a row group that is full goes to the store.
     pub(crate) async fn encode(&mut self) -> Result<(), ParquetError> {
         (self.pending_rows, self.pending_bytes) = (0, 0);
-        self.encoder.write(std::mem::take(&mut self.pending)).await?;
-        if self.encoder.memory() >= self.shape.files.row_group_bytes {
-            self.encoder.end_row_group()?;
+        let pending = std::mem::take(&mut self.pending);
+        let files = &self.shape.files;
+        let encoder = match &mut self.encoder {
+            Some(encoder) => encoder,
+            none => {
+                let properties = rising::properties(&files.properties, &files.schema, &pending);
+                none.insert(Encoder::new(files.schema.clone(), properties)?)
+            }
+        };
+        encoder.write(pending).await?;
+        if encoder.memory() >= files.row_group_bytes {
+            encoder.end_row_group()?;
         }
-        self.upload().await
-    }
-
-    async fn upload(&mut self) -> Result<(), ParquetError> {
-        let bytes = self.encoder.take_bytes();
-        self.parts.write(Bytes::from(bytes)).await
+        self.parts.write(Bytes::from(encoder.take_bytes())).await
     }
 
     /// Bytes that are encoded, of which the last row group is an estimate.
     pub(crate) fn size(&self) -> usize {
-        self.encoder.bytes_written() + self.encoder.in_progress()
+        self.encoder.as_ref().map_or(0, |encoder| encoder.bytes_written() + encoder.in_progress())
     }
 
     /// Memory held for encoding.
     pub(crate) fn memory(&self) -> usize {
-        self.encoder.memory()
+        self.encoder.as_ref().map_or(0, Encoder::memory)
     }
 
     /// Completes the file: it is on stable storage when this answers.
     pub(crate) async fn close(mut self) -> Result<Add, ParquetError> {
         self.encode().await?;
-        let metadata = self.encoder.finish()?;
-        self.upload().await?;
+        let encoder =
+            self.encoder.as_mut().ok_or_else(|| ParquetError::General("a data file has no encoder".into()))?;
+        let metadata = encoder.finish()?;
+        self.parts.write(Bytes::from(encoder.take_bytes())).await?;
         self.parts.complete().await?;
         let files = &self.shape.files;
-        let size = i64::try_from(self.encoder.bytes_written())
+        let size = i64::try_from(encoder.bytes_written())
             .map_err(|_| ParquetError::General("a data file is over 2^63 bytes".into()))?;
         let partition_values: HashMap<String, Option<String>> =
             files.partition_names.iter().cloned().zip(self.value).collect();

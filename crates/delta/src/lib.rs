@@ -21,6 +21,7 @@ mod local_store;
 mod options;
 mod partition;
 mod protocol;
+mod rising;
 mod shape;
 mod sink;
 mod statistics;

@@ -26,6 +26,7 @@ pub(super) fn scaled(number: &Number<'_>, precision: u8, scale: i8, rounds: bool
 }
 
 /// 10^0 to 10^38.
+#[allow(clippy::indexing_slicing, reason = "the compiler itself evaluates it")]
 const POWERS: [u128; 39] = {
     let mut powers = [1u128; 39];
     let mut at = 1;
