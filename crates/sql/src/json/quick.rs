@@ -14,28 +14,34 @@ use super::scan::{Exact, Number};
 use super::time;
 use crate::schema::TimestampForm;
 
-/// Levels that are passed over the short way, far below what is allowed.
+/// Levels that are read, and that are passed over: together less than what is allowed, so that none need be counted.
+const READ_DEPTH_MAX: u32 = 32;
 const DEPTH_MAX: u32 = 60;
 
 /// Whether all columns are of kinds that are read here.
 pub(super) fn can_read(object: &Object) -> bool {
-    object.columns.iter().all(|column| match &column.cells {
-        Cells::Boolean(_)
-        | Cells::SmallInt(_)
-        | Cells::Int(_)
-        | Cells::BigInt(_)
-        | Cells::Decimal { .. }
-        | Cells::String(_)
-        | Cells::Date(_)
-        | Cells::Timestamp { form: TimestampForm::Text, .. } => true,
-        Cells::Struct(inner) => can_read(inner),
-        Cells::Double(_)
-        | Cells::Float(_)
-        | Cells::Timestamp { .. }
-        | Cells::Json(_)
-        | Cells::Array { .. }
-        | Cells::Map { .. } => false,
-    })
+    can_read_at(object, 1)
+}
+
+fn can_read_at(object: &Object, depth: u32) -> bool {
+    depth <= READ_DEPTH_MAX
+        && object.columns.iter().all(|column| match &column.cells {
+            Cells::Boolean(_)
+            | Cells::SmallInt(_)
+            | Cells::Int(_)
+            | Cells::BigInt(_)
+            | Cells::Decimal { .. }
+            | Cells::String(_)
+            | Cells::Date(_)
+            | Cells::Timestamp { form: TimestampForm::Text, .. } => true,
+            Cells::Struct(inner) => can_read_at(inner, depth + 1),
+            Cells::Double(_)
+            | Cells::Float(_)
+            | Cells::Timestamp { .. }
+            | Cells::Json(_)
+            | Cells::Array { .. }
+            | Cells::Map { .. } => false,
+        })
 }
 
 /// Reads a whole record as value number `len` of every column. False: it gave up, and the columns are to be cut back.
