@@ -220,6 +220,22 @@ impl<'a> Rows<'a> {
         self.left
     }
 
+    /// Takes a row that is a payload and nothing else, as most are. `None`: the next one is more, or not whole, or there is
+    /// none; then nothing is taken.
+    #[inline]
+    pub(crate) fn next_bare(&mut self) -> Option<&'a [u8]> {
+        let ([l0, l1, l2, l3, b0, b1, p0, p1, p2, p3], rest) = self.left.split_first_chunk::<10>()?;
+        let (length, payload) = (u32::from_le_bytes([*l0, *l1, *l2, *l3]), u32::from_le_bytes([*p0, *p1, *p2, *p3]));
+        // The presence bits and the payload's own length.
+        if u16::from_le_bytes([*b0, *b1]) != bit::PAYLOAD || length.checked_sub(2 + 4) != Some(payload) {
+            return None;
+        }
+        let (payload, left) = rest.split_at_checked(payload as usize)?;
+        self.left = left;
+        self.row += 1;
+        Some(payload)
+    }
+
     fn take_row(&mut self) -> Result<Option<&'a [u8]>, EnvelopeError> {
         if self.left.is_empty() {
             return Ok(None);

@@ -1,6 +1,6 @@
 //! One open Parquet file of a group: encodes row groups, hands them to the store in parts, ends as an `Add` (E126).
 //!
-//! Memory is bounded whatever comes in: rows are encoded in small slices, a row group is closed once it holds
+//! Memory is bounded whatever comes in: rows are encoded some thousand at a time, a row group is closed once it holds
 //! `row_group_bytes`, and at most two parts are in flight while encoding waits for the third (F-M5). The file is on
 //! stable storage when [`DataFile::close`] answers. It is in the table only once a commit names it.
 
@@ -11,26 +11,25 @@ use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use bytes::Bytes;
 use deltalake_core::kernel::Add;
-use futures::future::BoxFuture;
 use landfall_types::Clock;
 use object_store::ObjectStore;
 use object_store::buffered::BufWriter;
 use object_store::path::Path;
-use parquet::arrow::AsyncArrowWriter;
-use parquet::arrow::arrow_writer::ArrowWriterOptions;
-use parquet::arrow::async_writer::AsyncFileWriter;
 use parquet::basic::ZstdLevel;
 use parquet::errors::ParquetError;
 use parquet::file::properties::WriterProperties;
 use tokio::io::AsyncWriteExt;
 
+use crate::encoder::Encoder;
 use crate::options::{Compression, DeltaOptions, UPLOAD_PART_BYTES};
 use crate::partition::PartitionValue;
+use crate::rising;
 use crate::shape::Shape;
 use crate::statistics;
 
-/// At most this many rows, or about this much memory, are encoded between two looks at a row group's size.
-const SLICE_ROWS: usize = 8192;
+/// At most this many rows, or about this much memory, are encoded between two looks at a row group's size. The more there
+/// are, the longer the encoder stays with one column.
+const SLICE_ROWS: usize = 32_768;
 const SLICE_BYTES: usize = 4 << 20;
 
 /// How data files are written; the same for all of a group.
@@ -62,19 +61,17 @@ struct Parts {
     buffer: BufWriter,
 }
 
-impl AsyncFileWriter for Parts {
-    fn write(&mut self, mut bytes: Bytes) -> BoxFuture<'_, Result<(), ParquetError>> {
-        Box::pin(async move {
-            while !bytes.is_empty() {
-                let piece = bytes.split_to(bytes.len().min(UPLOAD_PART_BYTES));
-                self.buffer.put(piece).await.map_err(|error| ParquetError::External(Box::new(error)))?;
-            }
-            Ok(())
-        })
+impl Parts {
+    async fn write(&mut self, mut bytes: Bytes) -> Result<(), ParquetError> {
+        while !bytes.is_empty() {
+            let piece = bytes.split_to(bytes.len().min(UPLOAD_PART_BYTES));
+            self.buffer.put(piece).await.map_err(|error| ParquetError::External(Box::new(error)))?;
+        }
+        Ok(())
     }
 
-    fn complete(&mut self) -> BoxFuture<'_, Result<(), ParquetError>> {
-        Box::pin(async move { self.buffer.shutdown().await.map_err(|error| ParquetError::External(Box::new(error))) })
+    async fn complete(&mut self) -> Result<(), ParquetError> {
+        self.buffer.shutdown().await.map_err(|error| ParquetError::External(Box::new(error)))
     }
 }
 
@@ -85,8 +82,13 @@ pub(crate) struct DataFile {
     pub(crate) is_copied: bool,
     pub(crate) value: PartitionValue,
     path: String,
-    rows: u64,
-    writer: AsyncArrowWriter<Parts>,
+    /// None before the first rows: they say how their columns are encoded.
+    encoder: Option<Encoder>,
+    parts: Parts,
+    /// Taken and not encoded yet.
+    pending: Vec<RecordBatch>,
+    pending_rows: usize,
+    pending_bytes: usize,
 }
 
 impl DataFile {
@@ -97,15 +99,20 @@ impl DataFile {
         let path = format!("part-{}.parquet", uuid::Uuid::now_v7());
         let buffer = BufWriter::with_capacity(files.store.clone(), Path::from(path.as_str()), UPLOAD_PART_BYTES)
             .with_max_concurrency(2);
-        let options = ArrowWriterOptions::new()
-            .with_properties(files.properties.clone())
-            // How our Arrow columns looked in memory is nobody's business: other files of the table differ.
-            .with_skip_arrow_metadata(true);
-        let writer = AsyncArrowWriter::try_new_with_options(Parts { buffer }, files.schema.clone(), options)?;
-        Ok(DataFile { shape: shape.clone(), is_copied, value, path, rows: 0, writer })
+        Ok(DataFile {
+            shape: shape.clone(),
+            is_copied,
+            value,
+            path,
+            encoder: None,
+            parts: Parts { buffer },
+            pending: Vec::new(),
+            pending_rows: 0,
+            pending_bytes: 0,
+        })
     }
 
-    /// Encodes rows; row groups that are full go to the store.
+    /// Takes rows, and encodes what was taken once there is enough of it.
     pub(crate) async fn append(&mut self, rows: &RecordBatch) -> Result<(), ParquetError> {
         let total = rows.num_rows();
         let row_bytes = (rows.get_array_memory_size() / total.max(1)).max(1);
@@ -113,31 +120,56 @@ impl DataFile {
         let mut at = 0;
         while at < total {
             let slice = rows.slice(at, step.min(total - at));
-            self.writer.write(&slice).await?;
-            self.rows += slice.num_rows() as u64;
             at += slice.num_rows();
-            if self.writer.memory_size() >= self.shape.files.row_group_bytes {
-                self.writer.flush().await?;
+            self.pending_rows += slice.num_rows();
+            self.pending_bytes = self.pending_bytes.saturating_add(slice.num_rows().saturating_mul(row_bytes));
+            self.pending.push(slice);
+            if self.pending_rows >= SLICE_ROWS || self.pending_bytes >= SLICE_BYTES {
+                self.encode().await?;
             }
         }
         Ok(())
     }
 
+    /// Encodes all that was taken; a row group that is full goes to the store.
+    pub(crate) async fn encode(&mut self) -> Result<(), ParquetError> {
+        (self.pending_rows, self.pending_bytes) = (0, 0);
+        let pending = std::mem::take(&mut self.pending);
+        let files = &self.shape.files;
+        let encoder = match &mut self.encoder {
+            Some(encoder) => encoder,
+            none => {
+                let properties = rising::properties(&files.properties, &files.schema, &pending);
+                none.insert(Encoder::new(files.schema.clone(), properties)?)
+            }
+        };
+        encoder.write(pending).await?;
+        if encoder.memory() >= files.row_group_bytes {
+            encoder.end_row_group()?;
+        }
+        self.parts.write(Bytes::from(encoder.take_bytes())).await
+    }
+
     /// Bytes that are encoded, of which the last row group is an estimate.
     pub(crate) fn size(&self) -> usize {
-        self.writer.bytes_written() + self.writer.in_progress_size()
+        self.encoder.as_ref().map_or(0, |encoder| encoder.bytes_written() + encoder.in_progress())
     }
 
     /// Memory held for encoding.
     pub(crate) fn memory(&self) -> usize {
-        self.writer.memory_size()
+        self.encoder.as_ref().map_or(0, Encoder::memory)
     }
 
     /// Completes the file: it is on stable storage when this answers.
     pub(crate) async fn close(mut self) -> Result<Add, ParquetError> {
+        self.encode().await?;
+        let encoder =
+            self.encoder.as_mut().ok_or_else(|| ParquetError::General("a data file has no encoder".into()))?;
+        let metadata = encoder.finish()?;
+        self.parts.write(Bytes::from(encoder.take_bytes())).await?;
+        self.parts.complete().await?;
         let files = &self.shape.files;
-        let metadata = self.writer.finish().await?;
-        let size = i64::try_from(self.writer.bytes_written())
+        let size = i64::try_from(encoder.bytes_written())
             .map_err(|_| ParquetError::General("a data file is over 2^63 bytes".into()))?;
         let partition_values: HashMap<String, Option<String>> =
             files.partition_names.iter().cloned().zip(self.value).collect();
@@ -153,8 +185,8 @@ impl DataFile {
     }
 
     /// Lets go of the file before it is complete; parts that were stored are removed where the store can.
-    pub(crate) async fn abort(self) {
-        let Parts { mut buffer } = self.writer.into_inner();
+    pub(crate) async fn abort(mut self) {
+        let buffer = &mut self.parts.buffer;
         if let Err(error) = buffer.abort().await {
             tracing::debug!(path = %self.path, %error, "an unfinished data file was left behind");
         }

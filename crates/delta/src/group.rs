@@ -191,7 +191,18 @@ impl Group {
                 self.lose(&shape.files, why).await;
             }
         }
+        // Who gave the rows may forget them now: their memory is not the group's.
+        if let Err(why) = self.encode().await {
+            self.lose(&shape.files, why).await;
+        }
         closed_early
+    }
+
+    async fn encode(&mut self) -> Result<(), String> {
+        for file in &mut self.open {
+            file.encode().await.map_err(|error| error.to_string())?;
+        }
+        Ok(())
     }
 
     async fn append_part(

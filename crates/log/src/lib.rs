@@ -30,6 +30,7 @@ mod retain;
 mod scan;
 mod segment;
 mod settle;
+mod spare;
 mod split;
 mod successor;
 mod summarize;

@@ -13,6 +13,7 @@ use crate::error::ReadError;
 use crate::format::{HEAD_BYTES, HEADER_BYTES, IndexEntry, Kind, split_body};
 use crate::scan::{Found, Window, next_unit, unit_at};
 use crate::segment::Segment;
+use crate::spare::Spare;
 use crate::unit::StoredUnit;
 
 /// Least and most that one read of a page fetches; a larger unit is fetched whole.
@@ -40,6 +41,14 @@ pub struct Page {
     /// Whole units, ascending, without a gap.
     pub units: Vec<StoredUnit>,
     resume: Option<Resume>,
+    spare: Option<Spare>,
+}
+
+impl Page {
+    /// A page whose buffers come back to it, a few mebibytes at most: for a reader that goes on reading.
+    pub fn recycling() -> Page {
+        Page { spare: Some(Spare::default()), ..Page::default() }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +56,8 @@ struct Resume {
     segment: SegmentNumber,
     byte: u64,
     offset: Offset,
+    /// What the largest unit of the page took on disk: the next ones are likely to be like it.
+    unit_bytes: u64,
 }
 
 /// Whether the unit of a reference is in the log (C52).
@@ -123,10 +134,14 @@ impl LogReader {
             return if from == tail { Ok(()) } else { Err(ReadError::PastTail { from, tail }) };
         }
         let chunk = budget.bytes.saturating_add(64 * HEAD_BYTES).clamp(PAGE_BYTES_MIN, PAGE_BYTES_MAX);
+        // A unit that a fetch cuts off is fetched again whole. Where units are larger than a page, a fetch with some room
+        // to spare holds one.
+        let like_the_last = resume.map_or(0, |resume| resume.unit_bytes.saturating_add(resume.unit_bytes / 8));
+        let chunk = chunk.max(usize::try_from(like_the_last).unwrap_or(chunk));
         let mut at = from;
         loop {
             let mut cursor = match self.cursor(at, tail, chunk, resume) {
-                Ok(cursor) => cursor,
+                Ok(cursor) => Cursor { window: cursor.window.with_spare(page.spare.clone()), ..cursor },
                 Err(_) if !page.units.is_empty() => return Ok(()),
                 Err(error) => return Err(error),
             };
@@ -332,10 +347,10 @@ fn fill(
     page: &mut Page,
     catalog: &Catalog,
 ) -> Result<(), ReadError> {
-    let (mut records, mut bytes) = (0u32, 0usize);
+    let (mut records, mut bytes, mut unit_bytes) = (0u32, 0usize, 0u64);
     loop {
         let (byte, next) = (cursor.byte, cursor.next);
-        let here = Resume { segment: cursor.segment.number(), byte, offset: next };
+        let here = Resume { segment: cursor.segment.number(), byte, offset: next, unit_bytes };
         match cursor.step(catalog)? {
             Step::End => {
                 page.resume = Some(Resume { byte: cursor.byte, offset: cursor.next, ..here });
@@ -368,8 +383,9 @@ fn fill(
                     return Ok(());
                 }
                 page.units.push(unit);
+                unit_bytes = unit_bytes.max(found.head.unit_bytes());
                 if records >= budget.records || bytes >= budget.bytes {
-                    page.resume = Some(Resume { byte: cursor.byte, offset: cursor.next, ..here });
+                    page.resume = Some(Resume { byte: cursor.byte, offset: cursor.next, unit_bytes, ..here });
                     return Ok(());
                 }
             }

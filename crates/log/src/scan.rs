@@ -11,6 +11,7 @@ use bytes::Bytes;
 use landfall_types::Offset;
 
 use crate::format::{HEAD_BYTES, HEADER_BYTES, Kind, Seed, UnitHead};
+use crate::spare::Spare;
 use crate::vfs::VfsFile;
 
 /// What one read of a scan fetches.
@@ -30,6 +31,7 @@ pub(crate) struct Window {
     at: u64,
     buffer: Bytes,
     stop: Stop,
+    spare: Option<Spare>,
 }
 
 /// Whether whoever waits for a scan has been told to stop.
@@ -47,7 +49,12 @@ impl Stop {
 
 impl Window {
     pub(crate) fn new(file: Arc<dyn VfsFile>, end: u64, chunk: usize) -> Window {
-        Window { file, end, chunk, at: 0, buffer: Bytes::new(), stop: Stop::default() }
+        Window { file, end, chunk, at: 0, buffer: Bytes::new(), stop: Stop::default(), spare: None }
+    }
+
+    /// The same window, with buffers that come back.
+    pub(crate) fn with_spare(self, spare: Option<Spare>) -> Window {
+        Window { spare, ..self }
     }
 
     /// A window of a scan that may take long.
@@ -61,11 +68,20 @@ impl Window {
         if at < self.at || end > self.at + self.buffer.len() as u64 {
             self.stop.check()?;
             let want = (len.max(self.chunk) as u64).min(self.end - at) as usize;
-            let mut buffer = vec![0u8; want];
-            let got = self.file.read_at(&mut buffer, at)?;
-            buffer.truncate(got);
+            // The one before may be free to be read into.
+            self.buffer = Bytes::new();
+            let file = &self.file;
+            let buffer = match &self.spare {
+                Some(spare) => spare.filled(want, |buffer| file.read_at(buffer, at))?,
+                None => {
+                    let mut buffer = vec![0u8; want];
+                    let got = file.read_at(&mut buffer, at)?;
+                    buffer.truncate(got);
+                    Bytes::from(buffer)
+                }
+            };
             self.at = at;
-            self.buffer = Bytes::from(buffer);
+            self.buffer = buffer;
         }
         let start = (at - self.at) as usize;
         Ok((start + len <= self.buffer.len()).then(|| self.buffer.slice(start..start + len)))

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use arrow_array::builder::{ArrayBuilder, BinaryBuilder, BinaryViewBuilder, StringBuilder};
-use arrow_array::{ArrayRef, ListArray, RecordBatch, StructArray, TimestampMicrosecondArray, UInt32Array, UInt64Array};
+use arrow_array::{
+    ArrayRef, ListArray, RecordBatch, StructArray, TimestampMicrosecondArray, UInt32Array, UInt64Array, new_null_array,
+};
 use arrow_buffer::{Buffer, NullBuffer, OffsetBuffer};
 use arrow_schema::{ArrowError, DataType};
 use landfall_engine::contract::{columns, payload_schema};
@@ -34,7 +36,8 @@ pub(super) struct Columns {
     rows: usize,
     bytes: usize,
     payload: BinaryViewBuilder,
-    key: BinaryViewBuilder,
+    /// From the first key on; the rows before it have none.
+    key: Option<BinaryViewBuilder>,
     times: Vec<i64>,
     header_ends: Vec<i32>,
     header_names: StringBuilder,
@@ -50,7 +53,7 @@ impl Columns {
             rows: 0,
             bytes: 0,
             payload: BinaryViewBuilder::new(),
-            key: BinaryViewBuilder::new(),
+            key: None,
             times: Vec::new(),
             header_ends: vec![0],
             header_names: StringBuilder::new(),
@@ -78,27 +81,68 @@ impl Columns {
         rows.skip_rows(u32::try_from(expected.since(unit.first)).unwrap_or(u32::MAX))?;
         let block =
             (unit.rows.len() >= SHARE_UNIT_BYTES).then(|| self.payload.append_block(Buffer::from(unit.rows.clone())));
+        let is_full = |columns: &Columns, payload: &[u8]| {
+            columns.rows > 0 && (columns.rows >= rows_max || columns.bytes + payload.len() > bytes_max)
+        };
         loop {
+            let before = self.rows;
+            let mut is_cut = false;
+            while let Some(payload) = rows.next_bare() {
+                is_cut = is_full(self, payload);
+                if is_cut {
+                    break;
+                }
+                self.add_payload(unit, payload, block)?;
+            }
+            self.bare_since(before, unit);
+            if is_cut {
+                return Ok(false);
+            }
             let Some(row) = rows.next_row()? else { return Ok(true) };
-            if self.rows > 0 && (self.rows >= rows_max || self.bytes + row.payload.len() > bytes_max) {
+            if is_full(self, row.payload) {
                 return Ok(false);
             }
             self.add_row(unit, &row, block)?;
         }
     }
 
-    fn add_row(&mut self, unit: &StoredUnit, row: &Row<'_>, block: Option<u32>) -> Result<(), ColumnsError> {
+    #[inline]
+    fn add_payload(&mut self, unit: &StoredUnit, payload: &[u8], block: Option<u32>) -> Result<(), ColumnsError> {
         match block {
             Some(block) => {
                 // The row lies inside the unit, whose length is below 2^32.
-                let at = row.payload.as_ptr() as usize - unit.rows.as_ptr() as usize;
-                self.payload.try_append_view(block, at as u32, row.payload.len() as u32)?;
+                let at = payload.as_ptr() as usize - unit.rows.as_ptr() as usize;
+                self.payload.try_append_view(block, at as u32, payload.len() as u32)?;
             }
-            None => self.payload.try_append_value(row.payload)?,
+            None => self.payload.try_append_value(payload)?,
         }
-        match row.key {
-            Some(key) => self.key.try_append_value(key)?,
-            None => self.key.append_null(),
+        self.rows += 1;
+        self.bytes += payload.len();
+        Ok(())
+    }
+
+    /// Fills the other columns for rows that have nothing but a payload, from row `before` on.
+    fn bare_since(&mut self, before: usize, unit: &StoredUnit) {
+        if let Some(key) = &mut self.key {
+            (before..self.rows).for_each(|_| key.append_null());
+        }
+        self.times.resize(self.rows, unit.append_time.0);
+        self.header_ends.resize(self.rows + 1, self.header_ends.last().copied().unwrap_or(0));
+        self.schemas.resize(self.rows, None);
+    }
+
+    fn add_row(&mut self, unit: &StoredUnit, row: &Row<'_>, block: Option<u32>) -> Result<(), ColumnsError> {
+        let before = self.rows;
+        self.add_payload(unit, row.payload, block)?;
+        if row.key.is_some() && self.key.is_none() {
+            let mut none_yet = BinaryViewBuilder::new();
+            (0..before).for_each(|_| none_yet.append_null());
+            self.key = Some(none_yet);
+        }
+        match (&mut self.key, row.key) {
+            (Some(keys), Some(key)) => keys.try_append_value(key)?,
+            (Some(keys), None) => keys.append_null(),
+            (None, _) => {}
         }
         self.times.push(row.event_time.unwrap_or(unit.append_time.0));
         for (name, value) in row.headers() {
@@ -109,8 +153,7 @@ impl Columns {
         // At most 256 headers a record and some thousand records a batch: far below 2^31.
         self.header_ends.push(self.header_names.len() as i32);
         self.schemas.push(row.schema);
-        self.rows += 1;
-        self.bytes += row.payload.len() + row.key.map_or(0, <[u8]>::len);
+        self.bytes += row.key.map_or(0, <[u8]>::len);
         Ok(())
     }
 
@@ -132,7 +175,10 @@ impl Columns {
         let offsets = UInt64Array::from_iter_values(self.first.0..self.first.0 + rows as u64);
         let columns: Vec<ArrayRef> = vec![
             Arc::new(self.payload.finish()),
-            Arc::new(self.key.finish()),
+            match self.key {
+                Some(mut key) => Arc::new(key.finish()),
+                None => new_null_array(&DataType::BinaryView, rows),
+            },
             Arc::new(TimestampMicrosecondArray::from(self.times).with_timezone("UTC")),
             Arc::new(headers),
             Arc::new(UInt32Array::from_value(self.partition.0, rows)),

@@ -1,7 +1,8 @@
 //! The lane of a channel's partitions: batches from the tail ring, else from a page that the read pool has fetched.
 //!
 //! `poll` never blocks and never reads a file: it takes what is there, asks for the next page, and promises a wake
-//! (C57 on the driver's thread). The next page is asked for while the last one is being handed out.
+//! (C57 on the driver's thread). The next page is asked for as soon as one is there to be handed out, so that the device
+//! works while the driver does; a partition holds at most these two.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -47,6 +48,8 @@ struct Part {
     expects: Option<Epoch>,
     units: VecDeque<StoredUnit>,
     is_from_ring: bool,
+    /// Between two fetches: where the last one ended, so that the next needs no search.
+    page: Page,
     seat: TailSeat,
     fetch: Arc<Fetch>,
     is_fetching: bool,
@@ -84,6 +87,7 @@ impl ChannelLane {
                 expects,
                 units: VecDeque::new(),
                 is_from_ring: false,
+                page: Page::recycling(),
                 fetch: Arc::default(),
                 is_fetching: false,
                 is_halted: false,
@@ -118,11 +122,11 @@ impl SourceLane for ChannelLane {
                 continue;
             }
             self.turn = at + 1;
+            part.fetch_ahead(lane_waker);
             let (start, columns) = (part.cursor, part.columns(limit, &self.feed)?);
             let end = columns.end();
             let (rows, bytes) = columns.finish().map_err(|error| part.failed(&error))?;
             part.cursor = end;
-            part.fetch_ahead(lane_waker);
             let metrics = &part.partition.metrics;
             let read = if part.is_from_ring { &metrics.read_ring } else { &metrics.read_segment };
             read.increment(rows.num_rows() as u64);
@@ -156,10 +160,11 @@ impl Part {
                 self.is_fetching = false;
                 let page = self.fetch.page.lock().take();
                 match page {
-                    Some(Ok(page)) => {
+                    Some(Ok(mut page)) => {
                         self.expects = None;
                         self.is_from_ring = false;
-                        self.take_over(page.units);
+                        self.take_over(page.units.drain(..));
+                        self.page = page;
                     }
                     Some(Err(error)) => self.pass(error, feed)?,
                     // Unrun: the pool is closed.
@@ -177,7 +182,7 @@ impl Part {
                 let records = u32::try_from(limit.rows).unwrap_or(u32::MAX);
                 if self.partition.ring.take(self.cursor, tail, records, limit.bytes, &mut units) {
                     self.is_from_ring = true;
-                    self.take_over(units);
+                    self.take_over(units.drain(..));
                 } else {
                     self.fetch(tail, lane_waker);
                     return Ok(false);
@@ -188,18 +193,23 @@ impl Part {
         }
     }
 
-    fn take_over(&mut self, units: Vec<StoredUnit>) {
+    fn take_over(&mut self, units: impl Iterator<Item = StoredUnit>) {
         let cursor = self.cursor;
-        self.units.extend(units.into_iter().filter(|unit| unit.end() > cursor));
+        self.units.extend(units.filter(|unit| unit.end() > cursor));
     }
 
     /// Asks the read pool for the page at the cursor; checks the history before it, if that is due.
     fn fetch(&mut self, tail: Offset, lane_waker: &LaneWaker) {
+        self.fetch_from(self.cursor, tail, lane_waker);
+    }
+
+    fn fetch_from(&mut self, cursor: Offset, tail: Offset, lane_waker: &LaneWaker) {
         let fetch = Arc::new(Fetch::default());
         self.fetch = Arc::clone(&fetch);
         self.is_fetching = true;
-        let (partition, cursor, expects) = (Arc::clone(&self.partition), self.cursor, self.expects);
-        let read = page_job(&partition, cursor, tail, PAGE_RECORDS, PAGE_BYTES, Page::default());
+        let (partition, expects) = (Arc::clone(&self.partition), self.expects);
+        let page = std::mem::take(&mut self.page);
+        let read = page_job(&partition, cursor, tail, PAGE_RECORDS, PAGE_BYTES, page);
         let waker = lane_waker.clone();
         let own = Arc::clone(&partition);
         partition.threads.read.spawn(move || {
@@ -215,13 +225,16 @@ impl Part {
         });
     }
 
-    /// While the last units of a page are handed out, the next one is read.
+    /// While the units of a page are handed out, the next one is read.
     fn fetch_ahead(&mut self, lane_waker: &LaneWaker) {
-        let (tail, next) = (self.partition.tail.get(), self.cursor);
-        let is_last = self.units.is_empty();
+        if self.is_fetching || self.is_halted {
+            return;
+        }
+        let tail = self.partition.tail.get();
+        let next = self.units.back().map_or(self.cursor, StoredUnit::end);
         let mut probe = Vec::new();
-        if is_last && !self.is_fetching && next < tail && !self.partition.ring.take(next, tail, 1, 1, &mut probe) {
-            self.fetch(tail, lane_waker);
+        if next < tail && !self.partition.ring.take(next, tail, 1, 1, &mut probe) {
+            self.fetch_from(next, tail, lane_waker);
         }
     }
 

@@ -56,6 +56,42 @@ proptest! {
         prop_assert_eq!(decode(&rows).unwrap(), records);
     }
 
+    /// Catches a short cut for bare rows that takes what has more than a payload, or reads another payload.
+    #[test]
+    fn a_bare_row_is_a_row_with_a_payload_alone(
+        records in prop::collection::vec(prop_oneof![
+            any_record(),
+            prop::collection::vec(any::<u8>(), 0..40).prop_map(Record::new),
+        ], 1..5),
+        at in 0usize..200,
+        flip in any::<u8>(),
+        cut in 0usize..400,
+    ) {
+        let mut bytes = encode(&records).to_vec();
+        if let Some(byte) = bytes.get_mut(at) {
+            *byte ^= flip;
+        }
+        bytes.truncate(cut);
+        let mut rows = Rows::new(&bytes);
+        loop {
+            let (mut bare, mut any) = (rows.clone(), rows.clone());
+            let (bare_payload, row) = (bare.next_bare(), any.next_row());
+            if let Some(payload) = bare_payload {
+                let row = row.clone().expect("it is a row").expect("it is there");
+                prop_assert_eq!((row.payload, row.key, row.schema, row.event_time), (payload, None, None, None));
+                prop_assert_eq!((bare.rest(), bare.row), (any.rest(), any.row));
+            }
+            match row {
+                Ok(Some(row)) => {
+                    let is_bare = encode(&[Record::new(row.payload.to_vec())]).len() + any.rest().len() == rows.rest().len();
+                    prop_assert_eq!(bare_payload.is_some(), is_bare);
+                    rows = any;
+                }
+                Ok(None) | Err(_) => break,
+            }
+        }
+    }
+
     /// Catches a length that is trusted: cut or changed rows must be an error or other records, never a panic.
     #[test]
     fn hostile_rows_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), cut in 0usize..400, at in 0usize..400, flip in any::<u8>()) {

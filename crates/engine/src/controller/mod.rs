@@ -337,11 +337,13 @@ impl<'s, S: Source> Controller<'s, S> {
     /// wish is repeated until they have arrived.
     fn hurry(&mut self, now: Instant) {
         let read = self.parts.values().filter_map(|part| Some((part.partition, part.harvester.as_ref()?.issued_to()?)));
-        self.hurry = Some(Hurry { targets: read.collect(), next: now });
+        let is_flushed = self.hurry.is_some();
+        self.hurry = Some(Hurry { targets: read.collect(), next: now, is_flushed });
         self.press_on(now);
     }
 
     fn press_on(&mut self, now: Instant) {
+        const HANDED_OVER: Duration = Duration::from_millis(1);
         const AGAIN: Duration = Duration::from_millis(50);
         let Some(hurry) = &mut self.hurry else { return };
         let before = hurry.targets.len();
@@ -354,10 +356,14 @@ impl<'s, S: Source> Controller<'s, S> {
             self.hurry = None;
             self.commit.soon();
         } else if now >= hurry.next {
-            hurry.next = now + AGAIN;
+            // Workers that are told before the drivers' last rows are there would commit those on their own.
+            let is_flushed = std::mem::replace(&mut hurry.is_flushed, true);
+            hurry.next = now + if is_flushed { AGAIN } else { HANDED_OVER };
             let waiting: Vec<PartitionId> = hurry.targets.iter().map(|(partition, _)| *partition).collect();
             self.flush_drivers();
-            self.settle_soon(&waiting);
+            if is_flushed {
+                self.settle_soon(&waiting);
+            }
         }
     }
 
@@ -502,6 +508,8 @@ impl<'s, S: Source> Controller<'s, S> {
 struct Hurry {
     targets: Vec<(PartitionId, Place)>,
     next: Instant,
+    /// Drivers were told to hand over what they have; workers are told next.
+    is_flushed: bool,
 }
 
 /// The oldest thing that is not settled.

@@ -306,10 +306,11 @@ impl Worker {
     }
 
     /// A writer that gathers batches into a group of its own makes no smaller files of smaller batches, so it need not
-    /// wait for full ones: it encodes while the chain decodes.
+    /// wait for full ones: it encodes while the chain decodes. It gets some thousand rows at a time nevertheless, for each
+    /// hand-over wakes three threads, and an encoder is faster the longer it stays with one column.
     fn writer_idles(&self) -> bool {
-        const ROWS_MIN: usize = 4_096;
-        const BYTES_MIN: usize = 256 << 10;
+        const ROWS_MIN: usize = 16_384;
+        const BYTES_MIN: usize = 1 << 20;
         self.cx.barrier_every.is_some()
             && self.writing.is_empty()
             && self.barrier.is_none()

@@ -10,7 +10,7 @@ use arrow_array::{
     ArrayRef, BooleanArray, Date32Array, Decimal128Array, Float32Array, Float64Array, Int16Array, Int32Array,
     Int64Array, ListArray, MapArray, StringArray, StructArray, TimestampMicrosecondArray,
 };
-use arrow_buffer::{BooleanBufferBuilder, Buffer, NullBufferBuilder, OffsetBuffer, ScalarBuffer};
+use arrow_buffer::{BooleanBufferBuilder, Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow_schema::{ArrowError, DataType, Field, FieldRef};
 
 use super::object::Object;
@@ -39,7 +39,24 @@ impl Texts {
         self.bytes.get(self.end(at)..self.end(at + 1)).unwrap_or_default()
     }
 
+    /// A value that is a part of a text; `None` where there is no such part, or the column would pass 2 GiB.
+    #[inline]
+    pub(super) fn push_part(&mut self, text: &[u8], part: std::ops::Range<usize>) -> Option<()> {
+        let value = text.get(part.clone())?;
+        match text.get(part.start..).and_then(|rest| rest.first_chunk::<16>()) {
+            // A copy of a length that the compiler knows is two instructions, any other is a call.
+            Some(chunk) if value.len() <= chunk.len() => {
+                let len = self.bytes.len() + value.len();
+                self.bytes.extend_from_slice(chunk);
+                self.bytes.truncate(len);
+            }
+            _ => self.bytes.extend_from_slice(value),
+        }
+        self.close()
+    }
+
     /// Ends a value whose bytes were appended; `None` where the column would pass 2 GiB.
+    #[inline]
     pub(super) fn close(&mut self) -> Option<()> {
         self.ends.push(i32::try_from(self.bytes.len()).ok()?);
         Some(())
@@ -84,10 +101,8 @@ pub(super) enum Cells {
 /// A column that grows by whole values.
 pub(super) struct Column {
     pub(super) name: Box<str>,
-    /// `"name":` as most records spell it; empty where a name needs escapes.
-    pub(super) key_text: Box<[u8]>,
     pub(super) cells: Cells,
-    pub(super) validity: NullBufferBuilder,
+    pub(super) validity: Validity,
     pub(super) not_null: bool,
     /// JSON text that stands in for a missing field or null.
     pub(super) default: Option<Arc<str>>,
@@ -95,10 +110,52 @@ pub(super) struct Column {
     field: FieldRef,
 }
 
-fn key_text(name: &str) -> Box<[u8]> {
-    match name.bytes().any(|byte| matches!(byte, b'"' | b'\\' | 0..0x20)) {
-        true => Box::default(),
-        false => format!("\"{name}\":").into_bytes().into(),
+/// Which values are there. Bits are kept from the first null on; most columns have none.
+#[derive(Default)]
+pub(super) struct Validity {
+    len: usize,
+    bits: Option<BooleanBufferBuilder>,
+}
+
+impl Validity {
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    #[inline]
+    pub(super) fn append_non_null(&mut self) {
+        if let Some(bits) = &mut self.bits {
+            bits.append(true);
+        }
+        self.len += 1;
+    }
+
+    pub(super) fn append_null(&mut self) {
+        let len = self.len;
+        let bits = self.bits.get_or_insert_with(|| {
+            let mut bits = BooleanBufferBuilder::new(len.max(ROWS_GUESS));
+            bits.append_n(len, true);
+            bits
+        });
+        bits.append(false);
+        self.len += 1;
+    }
+
+    fn truncate(&mut self, len: usize) {
+        if len < self.len {
+            self.len = len;
+            if let Some(bits) = &mut self.bits {
+                bits.truncate(len);
+            }
+        }
+    }
+
+    fn finish(&mut self) -> Option<NullBuffer> {
+        self.len = 0;
+        let nulls = NullBuffer::new(self.bits.take()?.finish());
+        // The nulls may have been cut off again.
+        (nulls.null_count() > 0).then_some(nulls)
     }
 }
 
@@ -141,9 +198,8 @@ impl Column {
         };
         Column {
             name: name.into(),
-            key_text: key_text(name),
             cells,
-            validity: NullBufferBuilder::new(ROWS_GUESS),
+            validity: Validity::default(),
             not_null,
             default: None,
             rounds: false,
@@ -156,6 +212,7 @@ impl Column {
     }
 
     /// Whole values.
+    #[inline]
     pub(super) fn len(&self) -> usize {
         self.validity.len()
     }

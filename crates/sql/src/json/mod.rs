@@ -7,14 +7,19 @@
 //! It does not infer schemas (`schema::infer`) and knows no channel.
 
 mod column;
+mod lanes;
 mod number;
 mod object;
 mod path;
+mod predict;
+mod quick;
 mod rules;
 mod scan;
 mod time;
 mod value;
 
+#[cfg(test)]
+mod quick_tests;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -57,6 +62,33 @@ struct Rows {
     rules: Rules,
     framing: Framing,
     origins: Vec<u32>,
+    quick: Quick,
+}
+
+/// Whether the short way is tried. After each record that it gave up it rests for twice as many, so that it costs next to
+/// nothing where records are not for it.
+#[derive(Debug, Default)]
+struct Quick {
+    is_possible: bool,
+    rests: u32,
+    resting: u32,
+}
+
+impl Quick {
+    /// Whether the next record is one to try.
+    #[inline]
+    fn is_due(&mut self) -> bool {
+        let is_due = self.is_possible && self.resting == 0;
+        self.resting = self.resting.saturating_sub(1);
+        is_due
+    }
+
+    #[inline]
+    fn was(&mut self, has_read: bool) {
+        const RESTS_MAX: u32 = 64;
+        self.rests = if has_read { 0 } else { (self.rests * 2 + 1).min(RESTS_MAX) };
+        self.resting = self.rests;
+    }
 }
 
 impl std::fmt::Debug for JsonDecoder {
@@ -89,11 +121,17 @@ impl Decoder for JsonDecoder {
             object.declare_unwanted(&self.schema.columns);
         }
         let output = hidden.append_to(&schema::arrow_fields(&columns));
+        // Unknown names are told by the long way alone, and texts that stand for numbers are read by it.
+        let is_possible = self.options.framing == Framing::Single
+            && self.options.unknown == Unknown::Ignore
+            && !self.options.coerce
+            && quick::can_read(&object);
         let rows = Rows {
             object,
             rules: Rules::new(&self.options, self.counters.clone()),
             framing: self.options.framing,
             origins: Vec::new(),
+            quick: Quick { is_possible, ..Quick::default() },
         };
         self.planned = Some(Planned { output: output.clone(), hidden, rows });
         Ok(output)
@@ -138,6 +176,16 @@ impl Rows {
     }
 
     fn framed(&mut self, payload: &[u8], record: u32) -> Result<(), Refused> {
+        if self.quick.is_due() {
+            let len = self.origins.len();
+            let has_read = quick::record(&mut self.object, payload, len);
+            self.quick.was(has_read);
+            if has_read {
+                self.origins.push(record);
+                return Ok(());
+            }
+            self.object.cut(len);
+        }
         if simdutf8::basic::from_utf8(payload).is_err() {
             let at = std::str::from_utf8(payload).map_or_else(|error| error.valid_up_to(), str::len);
             return Err(Refused(code::BAD_UTF8, format!("at byte {at}: the payload is not UTF-8")));

@@ -7,6 +7,7 @@ use arrow_array::ArrayRef;
 use arrow_schema::{ArrowError, Fields};
 
 use super::column::Column;
+use super::predict::Order;
 use super::rules::{Rules, Unknown};
 use super::scan::{Failed, Scanner};
 use crate::code;
@@ -20,6 +21,7 @@ pub(super) struct Object {
     index: Option<HashMap<Box<str>, usize>>,
     /// Names that are declared but not wanted: no column, yet not unknown.
     unwanted: Vec<Box<str>>,
+    pub(super) order: Order,
 }
 
 impl Object {
@@ -27,7 +29,8 @@ impl Object {
         let columns: Vec<Column> = columns.iter().map(Column::new).collect();
         let index = (columns.len() >= HASHED_FROM)
             .then(|| columns.iter().enumerate().map(|(at, column)| (column.name.clone(), at)).collect());
-        Object { columns, index, unwanted: Vec::new() }
+        let order = Order::declared(columns.iter().map(|column| &*column.name));
+        Object { columns, index, unwanted: Vec::new(), order }
     }
 
     /// Tells which other names are declared, nested ones by path.
@@ -74,34 +77,50 @@ impl Object {
         }
     }
 
+    /// The column of a name that was not predicted; the next record's is. Not where unknown names are told.
+    pub(super) fn look_up_name(&mut self, name: &[u8], hint: usize, step: &mut usize) -> Option<usize> {
+        let place = self.find(name, hint);
+        // A name that is predicted is not looked at again: none is learnt that may not be UTF-8.
+        if name.is_ascii() {
+            self.order.learn(name, place, step);
+        }
+        place
+    }
+
+    /// Reads a name that was not predicted: its column, or else its name where that is told.
+    fn look_up(
+        &mut self,
+        scanner: &mut Scanner<'_>,
+        rules: &mut Rules,
+        hint: usize,
+        step: &mut usize,
+    ) -> Result<(Option<usize>, Option<String>), Failed> {
+        let key = scanner.key(&mut rules.key)?;
+        let place = self.find(key, hint);
+        let is_told = place.is_none() && rules.unknown != Unknown::Ignore;
+        if is_told {
+            let is_declared = self.unwanted.iter().any(|name| name.as_bytes() == key);
+            return Ok((place, (!is_declared).then(|| excerpt(key))));
+        }
+        self.order.learn(key, place, step);
+        Ok((place, None))
+    }
+
     /// Reads an object, its opening brace being taken, as value number `len` of every column.
     pub(super) fn read(&mut self, scanner: &mut Scanner<'_>, rules: &mut Rules, len: usize) -> Result<(), Failed> {
         scanner.enter()?;
         let mut filled = 0;
-        let mut hint = 0;
+        let (mut hint, mut step) = (0, 0);
         if !scanner.takes(b'}') {
             loop {
                 scanner.peek();
                 let at = scanner.position();
-                let is_next = self
-                    .columns
-                    .get(hint)
-                    .is_some_and(|column| !column.key_text.is_empty() && scanner.takes_all(&column.key_text));
-                let (place, unknown) = if is_next {
-                    (Some(hint), None)
-                } else {
-                    // Taken out, so that the rules stay free while the name is looked at.
-                    let mut scratch = std::mem::take(&mut rules.key);
-                    let found = scanner.key(&mut scratch).map(|key| {
-                        let place = self.find(key, hint);
-                        if place.is_none() && rules.unknown != Unknown::Ignore {
-                            let is_declared = self.unwanted.iter().any(|name| name.as_bytes() == key);
-                            return (place, (!is_declared).then(|| excerpt(key)));
-                        }
+                let (place, unknown) = match self.order.predicted(scanner.rest(), &mut step) {
+                    Some((place, len)) => {
+                        scanner.pass(len);
                         (place, None)
-                    });
-                    rules.key = scratch;
-                    found?
+                    }
+                    None => self.look_up(scanner, rules, hint, &mut step)?,
                 };
                 match place.and_then(|place| self.columns.get_mut(place).map(|column| (place, column))) {
                     Some((place, column)) => {

@@ -2,10 +2,13 @@
 //!
 //! Promises: never reads past its bytes, never nests deeper than [`DEPTH_MAX`], and allocates only for strings with
 //! escapes and for faults (I14). The bytes must be UTF-8 already; so every text it hands out is. A fault is kept in
-//! the cursor, so that a result costs nothing where all goes well.
+//! the cursor, so that a result costs nothing where all goes well. Strings and digits are looked at many bytes at a
+//! time: their lengths differ from record to record, and a loop that ends at another byte each time costs more in wrong
+//! guesses of the processor than in work.
 
 use landfall_types::Code;
 
+use super::lanes;
 use crate::code;
 
 /// Levels of objects and arrays.
@@ -64,8 +67,15 @@ impl Fault {
 pub(super) struct Number<'a> {
     pub(super) text: &'a [u8],
     pub(super) is_negative: bool,
-    /// The magnitude, where there is neither fraction nor exponent and it fits.
-    pub(super) magnitude: Option<u64>,
+    /// The magnitude, where there is no exponent and its digits fit.
+    pub(super) exact: Option<Exact>,
+}
+
+/// `units` · 10^-`places`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Exact {
+    pub(super) units: u64,
+    pub(super) places: u32,
 }
 
 impl Number<'_> {
@@ -91,6 +101,18 @@ impl<'a> Scanner<'a> {
 
     pub(super) fn position(&self) -> usize {
         self.at
+    }
+
+    /// What is not read yet.
+    #[inline]
+    pub(super) fn rest(&self) -> &'a [u8] {
+        self.bytes.get(self.at..).unwrap_or_default()
+    }
+
+    /// Passes over bytes that were looked at in the rest.
+    #[inline]
+    pub(super) fn pass(&mut self, len: usize) {
+        self.at += len;
     }
 
     /// Goes back to a position seen before at the same depth.
@@ -224,14 +246,6 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Takes exactly these bytes, if they come next.
-    #[inline]
-    pub(super) fn takes_all(&mut self, expected: &[u8]) -> bool {
-        let found = self.bytes.get(self.at..).is_some_and(|rest| rest.starts_with(expected));
-        self.at += if found { expected.len() } else { 0 };
-        found
-    }
-
     /// A field's name and its colon. Names with escapes are put into `scratch`.
     #[inline]
     pub(super) fn key<'k>(&mut self, scratch: &'k mut Vec<u8>) -> Result<&'k [u8], Failed>
@@ -353,20 +367,14 @@ impl<'a> Scanner<'a> {
     /// Moves to the next quote, backslash or control character, or to the end.
     #[inline]
     fn advance_to_special(&mut self) {
-        const ONES: u64 = 0x0101_0101_0101_0101;
-        const HIGHS: u64 = 0x8080_8080_8080_8080;
-        // A byte's high bit is set where the byte is zero. A borrow may mark bytes after the first one, never before
-        // it, so the first is exact in little-endian order.
-        let zeros = |word: u64| word.wrapping_sub(ONES) & !word & HIGHS;
-        while let Some(chunk) = self.bytes.get(self.at..).and_then(|rest| rest.first_chunk::<8>()) {
-            let word = u64::from_le_bytes(*chunk);
-            let controls = word.wrapping_sub(ONES * 0x20) & !word & HIGHS;
-            let found = zeros(word ^ (ONES * b'"' as u64)) | zeros(word ^ (ONES * b'\\' as u64)) | controls;
-            if found != 0 {
-                self.at += (found.trailing_zeros() / 8) as usize;
-                return;
+        while let Some(chunk) = self.bytes.get(self.at..).and_then(|rest| rest.first_chunk::<16>()) {
+            match lanes::special(chunk) {
+                Some(ahead) => {
+                    self.at += ahead;
+                    return;
+                }
+                None => self.at += 16,
             }
-            self.at += 8;
         }
         while let Some(byte) = self.bytes.get(self.at) {
             if matches!(byte, b'"' | b'\\' | 0..0x20) {
@@ -383,40 +391,66 @@ impl<'a> Scanner<'a> {
         let is_negative = self.bytes.get(self.at) == Some(&b'-');
         self.at += usize::from(is_negative);
         let first = self.at;
-        let mut wrapped = 0u64;
-        while let Some(digit) = self.digit() {
-            wrapped = wrapped.wrapping_mul(10).wrapping_add(u64::from(digit));
-        }
+        let whole = self.digits(0);
         let digits = self.at - first;
-        // So many always fit; of more, it is looked at one by one.
-        let mut magnitude = if digits <= 19 { Some(wrapped) } else { self.checked_magnitude(first) };
         if digits == 0 {
             return Err(self.unexpected("a digit"));
         }
         if digits > 1 && self.bytes.get(first) == Some(&b'0') {
             return Err(self.fail_at(code::NOT_JSON, first, "a number does not start with a zero before other digits"));
         }
+        // So many digits always fit; of more, they are looked at one by one.
+        let exactly = |units, places, digits: usize| (digits <= 19).then_some(Exact { units, places });
+        let mut exact = exactly(whole, 0, digits).or_else(|| self.checked_magnitude(first));
         if self.bytes.get(self.at) == Some(&b'.') {
             self.at += 1;
-            magnitude = None;
-            self.digits()?;
+            let point = self.at;
+            let units = self.digits(whole);
+            let places = self.at - point;
+            if places == 0 {
+                return Err(self.unexpected("a digit"));
+            }
+            exact = u32::try_from(places).ok().and_then(|count| exactly(units, count, digits + places));
         }
         if matches!(self.bytes.get(self.at), Some(b'e' | b'E')) {
             self.at += 1;
-            magnitude = None;
+            exact = None;
             if matches!(self.bytes.get(self.at), Some(b'+' | b'-')) {
                 self.at += 1;
             }
-            self.digits()?;
+            let exponent = self.at;
+            self.digits(0);
+            if self.at == exponent {
+                return Err(self.unexpected("a digit"));
+            }
         }
-        Ok(Number { text: self.slice_from(start), is_negative, magnitude })
+        Ok(Number { text: self.slice_from(start), is_negative, exact })
     }
 
     /// The digits from `first` to the cursor as a number, where it fits.
     #[cold]
-    fn checked_magnitude(&self, first: usize) -> Option<u64> {
+    fn checked_magnitude(&self, first: usize) -> Option<Exact> {
         let digits = self.slice_from(first).iter().map(|digit| u64::from(digit.wrapping_sub(b'0')));
-        digits.into_iter().try_fold(0u64, |number, digit| number.checked_mul(10)?.checked_add(digit))
+        let units = digits.into_iter().try_fold(0u64, |number, digit| number.checked_mul(10)?.checked_add(digit))?;
+        Some(Exact { units, places: 0 })
+    }
+
+    /// Takes digits; `before` and them as one number, modulo 2^64.
+    #[inline]
+    fn digits(&mut self, before: u64) -> u64 {
+        let mut number = before;
+        while let Some(chunk) = self.bytes.get(self.at..).and_then(|rest| rest.first_chunk::<8>()) {
+            let (digits, count, scale) = lanes::digits(chunk);
+            number = number.wrapping_mul(scale).wrapping_add(digits);
+            self.at += count;
+            if count < 8 {
+                return number;
+            }
+        }
+        while let Some(digit) = self.digit() {
+            number = number.wrapping_mul(10).wrapping_add(u64::from(digit));
+        }
+        number
     }
 
     #[inline]
@@ -424,12 +458,6 @@ impl<'a> Scanner<'a> {
         let digit = self.bytes.get(self.at).map(|byte| byte.wrapping_sub(b'0')).filter(|digit| *digit < 10)?;
         self.at += 1;
         Some(digit)
-    }
-
-    fn digits(&mut self) -> Result<(), Failed> {
-        let start = self.at;
-        while self.digit().is_some() {}
-        if self.at == start { Err(self.unexpected("a digit")) } else { Ok(()) }
     }
 
     /// Passes over one value. Structure and strings are checked; the syntax of numbers only where `exact`. A loop, since most

@@ -20,7 +20,12 @@ pub(super) fn date(text: &[u8]) -> Option<i32> {
     if text.len() != 10 || text.get(4) != Some(&b'-') || text.get(7) != Some(&b'-') {
         return None;
     }
-    let (year, month, day) = (number(text.get(0..4))?, number(text.get(5..7))?, number(text.get(8..10))?);
+    days(number(text.get(0..4))?, number(text.get(5..7))?, number(text.get(8..10))?)
+}
+
+/// Days since 1970-01-01 of a day that there is.
+#[inline]
+fn days(year: u32, month: u32, day: u32) -> Option<i32> {
     let is_leap = year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
     let days_of_month = match month {
         2 => 28 + u32::from(is_leap),
@@ -39,7 +44,50 @@ pub(super) fn date(text: &[u8]) -> Option<i32> {
 }
 
 /// Microseconds since 1970 of an RFC 3339 timestamp with zone.
+#[inline]
 pub(super) fn timestamp(text: &[u8], rounds: bool) -> Result<i64, TimeFault> {
+    match in_utc(text) {
+        Some(micros) => Ok(micros),
+        None => timestamp_by_parts(text, rounds),
+    }
+}
+
+/// The spelling that most writers use: `2026-01-31T12:00:00Z`, with three or six places of a second or none.
+#[inline]
+fn in_utc(text: &[u8]) -> Option<i64> {
+    const FORM: u128 = u128::from_le_bytes(*b"0000-00-00T00:00");
+    const SIGNS: u128 = u128::from_le_bytes(*b"\0\0\0\0\xff\0\0\xff\0\0\xff\0\0\xff\0\0");
+    let (head, rest) = text.split_first_chunk::<16>()?;
+    // Zero where a sign is as it must be, 0 to 9 where a digit is.
+    let values = u128::from_le_bytes(*head) ^ FORM;
+    // Ten and more reach the high bit; a carry comes only from a byte whose own high bit is set.
+    let others = (values | values.wrapping_add(u128::from_le_bytes([0x76; 16]))) & u128::from_le_bytes([0x80; 16]);
+    if others != 0 || values & SIGNS != 0 {
+        return None;
+    }
+    let [y1, y2, y3, y4, _, m1, m2, _, d1, d2, _, h1, h2, _, n1, n2] = values.to_le_bytes();
+    let two = |tens: u8, ones: u8| u32::from(tens) * 10 + u32::from(ones);
+    let digit = |byte: u8| Some(u32::from(byte.wrapping_sub(b'0'))).filter(|digit| *digit < 10);
+    let [b':', s1, s2, rest @ ..] = rest else { return None };
+    let (hour, minute, second) = (two(h1, h2), two(n1, n2), digit(*s1)? * 10 + digit(*s2)?);
+    if hour > 23 || minute > 59 || second > 59 {
+        return None;
+    }
+    let micros = match rest {
+        b"Z" => 0,
+        [b'.', f1, f2, f3, b'Z'] => digit(*f1)? * 100_000 + digit(*f2)? * 10_000 + digit(*f3)? * 1_000,
+        [b'.', f1, f2, f3, f4, f5, f6, b'Z'] => {
+            let millis = digit(*f1)? * 100 + digit(*f2)? * 10 + digit(*f3)?;
+            millis * 1_000 + digit(*f4)? * 100 + digit(*f5)? * 10 + digit(*f6)?
+        }
+        _ => return None,
+    };
+    let days = days(two(y1, y2) * 100 + two(y3, y4), two(m1, m2), two(d1, d2))?;
+    let seconds = i64::from(days) * 86_400 + i64::from(hour * 3_600 + minute * 60 + second);
+    Some(seconds * 1_000_000 + i64::from(micros))
+}
+
+fn timestamp_by_parts(text: &[u8], rounds: bool) -> Result<i64, TimeFault> {
     let days = text.get(0..10).and_then(date).ok_or(TimeFault::Form)?;
     if !matches!(text.get(10), Some(b'T' | b't' | b' ')) {
         return Err(TimeFault::Form);
@@ -86,4 +134,29 @@ pub(super) fn timestamp(text: &[u8], rounds: bool) -> Result<i64, TimeFault> {
     let seconds = i64::from(days) * 86_400 + hour * 3_600 + minute * 60 + second - offset_seconds;
     // Years have four digits, so this is far inside an i64.
     Ok(seconds * 1_000_000 + micros)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Catches a short cut that reads another instant, or takes what is not a timestamp.
+        #[test]
+        fn the_short_cut_gives_what_the_parts_give(
+            text in "[0-2][0-9]{3}-[01][0-9]-[0-3][0-9][Tt ][0-2][0-9]:[0-6][0-9]:[0-6][0-9](\\.[0-9]{1,7})?[Zz0]?",
+            at in 0usize..30,
+            byte in prop::option::of(any::<u8>()),
+        ) {
+            let mut text = text.into_bytes();
+            if let (Some(byte), Some(place)) = (byte, text.get_mut(at)) {
+                *place = byte;
+            }
+            if let Some(micros) = in_utc(&text) {
+                prop_assert_eq!(timestamp_by_parts(&text, false), Ok(micros));
+            }
+        }
+    }
 }
