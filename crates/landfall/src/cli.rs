@@ -320,6 +320,18 @@ pub(crate) enum BenchName {
     Cdc,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CdcPart {
+    /// The queue alone.
+    Queue,
+    /// Changes, processor time and memory.
+    Stream,
+    /// The copy.
+    Copy,
+    /// Memory during one transaction of 5,000,000 rows.
+    Large,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct BenchArgs {
     /// Which one.
@@ -331,6 +343,9 @@ pub(crate) struct BenchArgs {
     /// A short run that shows that everything works; its numbers mean little.
     #[arg(long)]
     pub(crate) quick: bool,
+    /// Of `cdc`: one part of it. `large` is in no run that does not name it: it takes minutes and gigabytes.
+    #[arg(long, value_enum)]
+    pub(crate) only: Option<CdcPart>,
     /// Where the data goes while it runs; emptied afterwards.
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,

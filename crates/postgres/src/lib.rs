@@ -91,7 +91,7 @@ pub use snapshot::{
     CopiedRange, CopiedRanges, CopyChunk, CopyError, CopyEvent, CopyMeter, CopyOptions, CopyRange, CopyReport,
     CopyResume, CopyRun, CopySnapshot, CopyTable, TargetKind, count_rows, plan_ranges, resume_copy, start_copy,
 };
-pub use sql::{QUERY_DEADLINE, SqlConnection, SqlError};
+pub use sql::{QUERY_DEADLINE, SqlCause, SqlConnection, SqlError};
 pub use startup::{Decision, Facts, StartupOptions, StartupProblem, decide, switch_point};
 pub use transport::{
     Announced, CloseCause, CreateSlot, CreatedSlot, FeedbackHandle, Frame, ReplicationConnection, ReplicationFeedback,

@@ -125,16 +125,25 @@ pub trait RecordSink: Send {
     /// [`on_record`](RecordSink::on_record) for one record after the other; whoever replaces it must do the same in
     /// effect, and call [`BundleView::advance`] after each record.
     fn on_bundle(&mut self, cx: &mut Context<'_>, bundle: &mut BundleView<'_>) -> Poll<Result<(), RecordSinkError>> {
-        if bundle.is_traced() {
-            return poll_traced(self, cx, bundle);
-        }
-        while let Some(record) = bundle.current() {
-            ready!(self.poll_room(cx))?;
-            self.on_record(&record)?;
-            bundle.advance();
-        }
-        Poll::Ready(Ok(()))
+        hand_over(self, cx, bundle)
     }
+}
+
+/// One record of a bundle after the other, for who does something before or after them.
+pub(crate) fn hand_over<S: RecordSink + ?Sized>(
+    sink: &mut S,
+    cx: &mut Context<'_>,
+    bundle: &mut BundleView<'_>,
+) -> Poll<Result<(), RecordSinkError>> {
+    if bundle.is_traced() {
+        return poll_traced(sink, cx, bundle);
+    }
+    while let Some(record) = bundle.current() {
+        ready!(sink.poll_room(cx))?;
+        sink.on_record(&record)?;
+        bundle.advance();
+    }
+    Poll::Ready(Ok(()))
 }
 
 /// The loop with spans, apart from the one that has none to look for.

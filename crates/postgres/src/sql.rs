@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, CopyOutStream, Row};
+use tokio_postgres::{Client, Row};
 
 use crate::ConnectOptions;
 use crate::connect::{TAKE_UNCHECKED, UNCHECKED_ENCODING};
 
-pub use error::SqlError;
+pub use error::{SqlCause, SqlError};
 pub(crate) use quote::{literal, name, quoted, relation};
 
 /// How long an ordinary query may take.
@@ -110,27 +110,12 @@ impl SqlConnection {
     /// From here on this connection sees an exported snapshot and nothing else, as COPY workers and the catalog reads
     /// of a copy do: what a table had then is what its rows have.
     pub async fn enter_snapshot(&self, snapshot: &str) -> Result<(), SqlError> {
-        let statements = format!(
-            "BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY; SET TRANSACTION SNAPSHOT {}",
-            literal(snapshot)
-        );
-        self.run("use the copy's snapshot", &statements).await
+        self.run("use the copy's snapshot", &see_snapshot(snapshot)).await
     }
 
-    /// Starts a COPY … TO STDOUT; what follows has no deadline here, the reader keeps its own. To give it up, drop
-    /// the connection.
-    pub(crate) async fn copy_out(&self, doing: &'static str, sql: &str) -> Result<CopyOutStream, SqlError> {
-        self.bounded(doing, self.client.copy_out(sql)).await
-    }
-
-    /// An error that came out of a running COPY.
+    /// An error of the library.
     pub(crate) fn failed(&self, doing: &'static str, cause: tokio_postgres::Error) -> SqlError {
         SqlError::running(&self.peer, &self.options.user, doing, cause)
-    }
-
-    /// A COPY that says nothing any more.
-    pub(crate) fn silent(&self, doing: &'static str, after: Duration) -> SqlError {
-        SqlError::Deadline { peer: self.peer.clone(), doing, after }
     }
 
     async fn bounded<T>(
@@ -173,25 +158,37 @@ struct CancelOnDrop<'a> {
 impl Drop for CancelOnDrop<'_> {
     fn drop(&mut self) {
         let Some(connection) = self.connection.take() else { return };
-        // Outside a runtime the process is ending, and the closed connection ends the query. A connection that has
-        // ended has nothing to cancel, and its process number may be another's by now.
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        // A connection that has ended has nothing to cancel, and its process number may be another's by now.
         if connection.is_closed() || connection.pid == 0 {
             return;
         }
         // A later query of this connection must not be hit by the cancel.
         connection.driver.abort();
-        let (options, pid) = (connection.options.clone(), connection.pid);
-        runtime.spawn(async move {
-            if let Ok((client, driver)) = options.connect_sql().await {
-                let driver = tokio::spawn(driver);
-                let statement = format!("SELECT pg_catalog.pg_cancel_backend({pid})");
-                let cancelled = client.batch_execute(&statement);
-                if tokio::time::timeout(Duration::from_secs(10), cancelled).await.is_err() {
-                    tracing::debug!(pid, "the server did not answer a cancel request");
-                }
-                driver.abort();
-            }
-        });
+        cancel_on_server(connection.options.clone(), connection.pid);
     }
+}
+
+/// Cancels what a process of the server does, by a connection of its own, beside the caller.
+pub(crate) fn cancel_on_server(options: ConnectOptions, pid: i32) {
+    // Outside a runtime the process is ending, and the closed connection ends the query.
+    let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+    runtime.spawn(async move {
+        if let Ok((client, driver)) = options.connect_sql().await {
+            let driver = tokio::spawn(driver);
+            let statement = format!("SELECT pg_catalog.pg_cancel_backend({pid})");
+            let cancelled = client.batch_execute(&statement);
+            if tokio::time::timeout(Duration::from_secs(10), cancelled).await.is_err() {
+                tracing::debug!(pid, "the server did not answer a cancel request");
+            }
+            driver.abort();
+        }
+    });
+}
+
+/// Statements after which a connection sees an exported snapshot and nothing else.
+pub(crate) fn see_snapshot(snapshot: &str) -> String {
+    format!(
+        "BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY; SET TRANSACTION SNAPSHOT {}",
+        literal(snapshot)
+    )
 }

@@ -60,12 +60,11 @@ fn choices(tables: &[TableConfig]) -> Vec<TableChoice> {
 /// The worst case of what a capture holds before the engine has it (E95).
 pub(super) fn memory(options: &CaptureOptions) -> Vec<MemoryTerm> {
     let term = |what: &str, bytes: u64| MemoryTerm { what: what.to_owned(), bytes };
-    let copies = options.copy.connections.saturating_mul(options.copy.chunk_bytes.saturating_mul(2)) as u64;
     vec![
         term("capture: queue of log records", options.queue.memory_max()),
         term("capture: the message being read", options.max_message as u64),
         term("capture: rows made and not taken", options.ready_bytes as u64),
-        term("capture: copies", copies),
+        term("capture: copies", options.copy.memory_max()),
     ]
 }
 

@@ -4,14 +4,14 @@
 //! (types of a new shape, or the stored note of a table that is parked, P87). A bad value is its row's affair, a bad
 //! message its table's; only a broken stream ends the connection (I13, P89).
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
 use landfall_engine::contract::TableId;
-use landfall_types::{Coded, PartitionId, Place};
+use landfall_types::{Coded, PartitionId, Place, Timestamp};
 
 use super::handover::{Generation, Ready, StreamNumber};
 use super::reshape::{Follow, Found, Reshaped};
@@ -20,11 +20,12 @@ use super::shared::Shared;
 use super::table::{Captured, Parked};
 use crate::decode::{Message, OversizedMessage, decode};
 use crate::feedback::{KeepAliveAdvance, Pending};
-use crate::log_record::{LogRecord, RecordKind, RecordSink, RecordSinkError};
+use crate::log_record::{LogRecord, RecordKind, RecordSink, RecordSinkError, hand_over};
 use crate::meters::table_changed;
+use crate::queue::BundleView;
 use crate::record::{ParkNote, TablePhase};
 use crate::relations::{Relation, RelationError, Relations};
-use crate::rows::{Sequencer, Stamp};
+use crate::rows::Sequencer;
 use crate::sql::SqlError;
 use crate::{Lsn, RelationId, code};
 
@@ -39,19 +40,25 @@ enum Answer {
 /// See the module. One per connection.
 pub(crate) struct Decoder {
     shared: Arc<Shared>,
-    tables: HashMap<RelationId, Captured>,
+    tables: BTreeMap<RelationId, Captured>,
     relations: Relations,
+    /// The relation of the last change, which is known: changes of one relation mostly follow each other.
+    described: Option<RelationId>,
     rounds: Rounds,
     transaction: Option<Sequencer>,
     /// Partitions whose rows of this round were cut before it.
     cut_before: Vec<(PartitionId, Place)>,
     keepalive: KeepAliveAdvance,
     answer: Option<BoxFuture<'static, Answer>>,
+    /// When the bundle at work was picked up: no clock is read per transaction.
     now: Instant,
+    /// There was room, and nothing was handed over since.
+    has_room: bool,
+    /// The last commit, until the status has it.
+    committed: Option<(Lsn, Timestamp, Lsn)>,
     passed_by: u64,
     /// Of parked tables, the last commit that passed by since the last cut.
     passed: HashMap<RelationId, Lsn>,
-    rows: HashMap<RelationId, u64>,
     generation: Generation,
     number: StreamNumber,
 }
@@ -70,14 +77,16 @@ impl Decoder {
             shared,
             tables: tables.into_iter().map(|table| (table.relation, table)).collect(),
             relations: Relations::new(),
+            described: None,
             transaction: None,
             cut_before: Vec::new(),
             keepalive: KeepAliveAdvance::new(interval, through),
             answer: None,
             now: Instant::now(),
+            has_room: false,
+            committed: None,
             passed_by: 0,
             passed: HashMap::new(),
-            rows: HashMap::new(),
             generation,
             number,
         }
@@ -86,16 +95,13 @@ impl Decoder {
     fn on_message(&mut self, record: &LogRecord<'_>, message: Message<'_>) -> Result<(), RecordSinkError> {
         match message {
             Message::Begin(begin) => {
-                self.now = Instant::now();
                 self.transaction = Some(Sequencer::new(begin));
                 self.rounds.begin();
             }
             Message::Commit(commit) => {
                 self.transaction = None;
                 self.rounds.commit(commit.end_lsn);
-                let mut sight = self.shared.sight.lock();
-                sight.last_commit = Some((commit.commit_lsn, commit.commit_time));
-                sight.server_end = sight.server_end.max(commit.end_lsn);
+                self.committed = Some((commit.commit_lsn, commit.commit_time, commit.end_lsn));
             }
             Message::Relation(body) => {
                 self.relations.take(record.lsn, &body)?;
@@ -147,12 +153,19 @@ impl Decoder {
         if table.set_back.is_some() {
             return Ok(());
         }
-        if let Err(error @ RelationError::Unknown { .. }) = self.relations.get(record.lsn, relation) {
-            let parked = Parked { code: error.code(), reason: error.to_string() };
-            self.park(relation, stamp.commit_lsn, &parked);
-            return Ok(());
+        if self.described != Some(relation) {
+            if let Err(error @ RelationError::Unknown { .. }) = self.relations.get(record.lsn, relation) {
+                let parked = Parked { code: error.code(), reason: error.to_string() };
+                self.park(relation, stamp.commit_lsn, &parked);
+                return Ok(());
+            }
+            self.described = Some(relation);
         }
-        self.push(relation, stamp, change);
+        let made = (table.shape, &table.plan);
+        if let Err(count) = self.rounds.push(relation, table.stream, made, stamp, change, self.now) {
+            let parked = Parked { code: count.code(), reason: count.to_string() };
+            self.park(relation, stamp.commit_lsn, &parked);
+        }
         if self.rounds.is_due(self.now, self.shared.options.linger) {
             self.cut();
         }
@@ -171,18 +184,6 @@ impl Decoder {
         let (code, text) = (message.code(), message.to_string());
         let lost = LostRow { is_update: message.kind == Some(b'U'), code, text: &text, head: record.bytes };
         self.change(record, relation, Change::Lost(lost))
-    }
-
-    fn push(&mut self, relation: RelationId, stamp: Stamp, change: Change<'_>) {
-        let Some(table) = self.tables.get(&relation) else { return };
-        let made = (table.shape, &table.plan);
-        match self.rounds.push(relation, table.stream, made, stamp, change, self.now) {
-            Ok(()) => *self.rows.entry(relation).or_default() += 1,
-            Err(count) => {
-                let parked = Parked { code: count.code(), reason: count.to_string() };
-                self.park(relation, stamp.commit_lsn, &parked);
-            }
-        }
     }
 
     /// A table of which nothing is taken for long, and whose rows fill what all tables share, would stop its neighbours
@@ -264,6 +265,7 @@ impl Decoder {
 
     /// Parks a table that takes nothing, and drops what waits of it once the note is stored.
     fn set_aside(&mut self, relation: RelationId, parts: Vec<PartitionId>, parked: &Parked) {
+        self.show_commit();
         let at = self.shared.sight.lock().last_commit.map_or(Lsn::ZERO, |(lsn, _)| lsn);
         self.park(relation, at, parked);
         let shared = Arc::clone(&self.shared);
@@ -391,8 +393,19 @@ impl Decoder {
         }
     }
 
+    /// The status has the last commit.
+    fn show_commit(&mut self) {
+        if let Some((commit, time, end)) = self.committed.take() {
+            let mut sight = self.shared.sight.lock();
+            sight.last_commit = Some((commit, time));
+            sight.server_end = sight.server_end.max(end);
+        }
+    }
+
     /// Cuts the round and hands it over.
     fn cut(&mut self) {
+        // Before the engine can have settled what is cut: the record takes it from there.
+        self.show_commit();
         let cut = self.rounds.cut();
         let mut parts = std::mem::take(&mut self.cut_before);
         parts.extend(cut.batches.iter().map(|(partition, ready)| (*partition, ready.end)));
@@ -413,14 +426,15 @@ impl Decoder {
         {
             let mut sight = self.shared.sight.lock();
             sight.passed_by += std::mem::take(&mut self.passed_by);
-            for (relation, rows) in self.rows.drain() {
+            for (relation, rows) in self.rounds.take_changes() {
                 *sight.rows.entry(relation).or_default() += rows;
             }
         }
         self.park_backlogs();
     }
 
-    fn hand_over(&self, partition: PartitionId, ready: Ready) {
+    fn hand_over(&mut self, partition: PartitionId, ready: Ready) {
+        self.has_room = false;
         self.shared.handed_over(partition, ready.end);
         self.shared.handover.push_streamed(self.number, self.generation, partition, ready);
     }
@@ -481,7 +495,23 @@ impl RecordSink for Decoder {
             self.answer = None;
             self.answered(answer)?;
         }
-        self.shared.handover.poll_room(cx).map(Ok)
+        // Only what is handed over takes room: a copy beside the stream leaves half of it (P59).
+        if !self.has_room {
+            ready!(self.shared.handover.poll_room(cx));
+            self.has_room = true;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn on_bundle(&mut self, cx: &mut Context<'_>, bundle: &mut BundleView<'_>) -> Poll<Result<(), RecordSinkError>> {
+        self.now = Instant::now();
+        self.has_room = false;
+        hand_over(self, cx, bundle)
+    }
+
+    fn on_idle_advance(&mut self, _lsn: Lsn) -> Result<(), RecordSinkError> {
+        self.show_commit();
+        Ok(())
     }
 
     fn on_idle(&mut self) -> Result<(), RecordSinkError> {

@@ -58,6 +58,8 @@ struct OpenRows {
     /// Whether the open transaction has rows here.
     is_touched: bool,
     bytes: usize,
+    /// Changes taken in.
+    changes: u64,
 }
 
 /// What a cut gave.
@@ -75,6 +77,10 @@ pub(crate) type Issued = Arc<Mutex<BTreeMap<PartitionId, u64>>>;
 #[derive(Default)]
 pub(crate) struct Rounds {
     open: BTreeMap<RelationId, OpenRows>,
+    /// Tables in which the open transaction has rows: a commit costs as much as it has tables.
+    touched: Vec<RelationId>,
+    /// Changes of what was cut, until they are asked for.
+    changes: BTreeMap<RelationId, u64>,
     issued: Issued,
     end: Option<Lsn>,
     is_inside: bool,
@@ -96,8 +102,10 @@ impl Rounds {
     pub(crate) fn commit(&mut self, end: Lsn) {
         self.is_inside = false;
         self.end = Some(end);
-        for open in self.open.values_mut() {
-            if std::mem::take(&mut open.is_touched) {
+        for relation in self.touched.drain(..) {
+            // What was cut inside the transaction is not open any more, or open anew.
+            if let Some(open) = self.open.get_mut(&relation).filter(|open| open.is_touched) {
+                open.is_touched = false;
                 open.end = Place { at: end.0, within: 0 };
             }
         }
@@ -122,6 +130,7 @@ impl Rounds {
             end: Place::START,
             is_touched: false,
             bytes: 0,
+            changes: 0,
         });
         self.since.get_or_insert(now);
         let before = open.rows.rows();
@@ -174,7 +183,10 @@ impl Rounds {
             }
         }
         open.end = Place { at: stamp.commit_lsn.0, within: last + 1 };
-        open.is_touched = true;
+        open.changes += 1;
+        if !std::mem::replace(&mut open.is_touched, true) {
+            self.touched.push(relation);
+        }
         let count = open.rows.rows() + open.bad.len();
         self.is_full |= count >= ROWS_MAX;
         if count.is_multiple_of(ROWS_PER_LOOK) || self.is_full {
@@ -205,18 +217,24 @@ impl Rounds {
     /// Rows of one table go now: its shape changes, or it is parked. They stay part of the round.
     pub(crate) fn cut_table(&mut self, relation: RelationId) -> Option<(PartitionId, Ready)> {
         let open = self.open.remove(&relation)?;
-        Some(self.ready(open))
+        Some(self.ready(relation, open))
     }
 
     /// Cuts all builders together.
     pub(crate) fn cut(&mut self) -> Cut {
         let open = std::mem::take(&mut self.open);
-        let batches = open.into_values().map(|open| self.ready(open)).collect();
+        let batches = open.into_iter().map(|(relation, open)| self.ready(relation, open)).collect();
         (self.since, self.is_full) = (None, false);
         Cut { batches, end: self.end.take() }
     }
 
-    fn ready(&mut self, mut open: OpenRows) -> (PartitionId, Ready) {
+    /// How many changes of each table were cut since this was asked last.
+    pub(crate) fn take_changes(&mut self) -> BTreeMap<RelationId, u64> {
+        std::mem::take(&mut self.changes)
+    }
+
+    fn ready(&mut self, relation: RelationId, mut open: OpenRows) -> (PartitionId, Ready) {
+        *self.changes.entry(relation).or_default() += open.changes;
         let count = open.rows.rows() as u64;
         let first = {
             let mut issued = self.issued.lock();
@@ -233,5 +251,109 @@ impl Rounds {
         let rows = rows.unwrap_or_else(|_| arrow_array::RecordBatch::new_empty(schema));
         let rows = engine::TableRows { rows, places: open.places.into(), bad: open.bad, note, key };
         (open.partition, Ready { rows, end: open.end, bytes })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use landfall_types::Timestamp;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::Xid;
+    use crate::fixtures::table;
+    use crate::rows::RowOptions;
+
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Row(u32),
+        Commit,
+        Cut,
+        CutTable(u32),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            6 => (1u32..4).prop_map(Step::Row),
+            3 => Just(Step::Commit),
+            1 => Just(Step::Cut),
+            1 => (1u32..4).prop_map(Step::CutTable),
+        ]
+    }
+
+    /// A table's open rows as a plain list of what each was part of.
+    #[derive(Clone, Copy, Debug)]
+    struct Open {
+        rows: u64,
+        transaction: u64,
+        last: u64,
+        is_committed: bool,
+    }
+
+    impl Open {
+        fn end(self) -> Place {
+            let at = self.transaction;
+            if self.is_committed { Place { at: at + 5, within: 0 } } else { Place { at, within: self.last + 1 } }
+        }
+    }
+
+    proptest! {
+        /// Catches rows whose range ends inside a transaction that is whole, or at the end of one that is not, wherever
+        /// rounds and single tables are cut (P98), and changes that are counted twice or not at all.
+        #[test]
+        fn a_range_ends_with_the_transaction_of_its_last_row(steps in prop::collection::vec(step(), 1..80)) {
+            let plan = |oid| RowPlan::new(Arc::new(table(oid, "t").shape), RowOptions::default()).map(Arc::new);
+            let plans: Vec<_> = (0..4).map(plan).collect::<Result<_, _>>().unwrap();
+            let mut rounds = Rounds::default();
+            let (mut model, mut pushed) = (BTreeMap::<u32, Open>::new(), BTreeMap::<u32, u64>::new());
+            let (mut transaction, mut seq) = (10, 0);
+            rounds.begin();
+            for step in steps {
+                match step {
+                    Step::Row(id) => {
+                        seq += 1;
+                        let stamp = Stamp {
+                            commit_lsn: Lsn(transaction),
+                            seq,
+                            commit_time: Timestamp(0),
+                            xid: Some(Xid(1)),
+                        };
+                        let code = crate::row_codes::OUT_OF_RANGE;
+                        let lost = Change::Lost(LostRow { is_update: false, code, text: "", head: b"" });
+                        let made = (1, &plans[id as usize]);
+                        rounds.push(RelationId(id), PartitionId(id), made, stamp, lost, Instant::now()).unwrap();
+                        let rows = model.get(&id).map_or(0, |open| open.rows) + 1;
+                        model.insert(id, Open { rows, transaction, last: seq, is_committed: false });
+                        *pushed.entry(id).or_default() += 1;
+                    }
+                    Step::Commit => {
+                        rounds.commit(Lsn(transaction + 5));
+                        for open in model.values_mut().filter(|open| open.transaction == transaction) {
+                            open.is_committed = true;
+                        }
+                        (transaction, seq) = (transaction + 10, 0);
+                        rounds.begin();
+                    }
+                    Step::Cut => {
+                        let cut = rounds.cut();
+                        let ends: BTreeMap<u32, (Place, u64)> = cut
+                            .batches
+                            .iter()
+                            .map(|(partition, ready)| (partition.0, (ready.end, ready.rows.bad.len() as u64)))
+                            .collect();
+                        let expected: BTreeMap<u32, (Place, u64)> =
+                            std::mem::take(&mut model).into_iter().map(|(id, open)| (id, (open.end(), open.rows))).collect();
+                        prop_assert_eq!(ends, expected);
+                    }
+                    Step::CutTable(id) => {
+                        let cut = rounds.cut_table(RelationId(id)).map(|(_, ready)| ready.end);
+                        prop_assert_eq!(cut, model.remove(&id).map(Open::end));
+                    }
+                }
+            }
+            rounds.cut();
+            let counted: BTreeMap<u32, u64> = rounds.take_changes().into_iter().map(|(id, count)| (id.0, count)).collect();
+            prop_assert_eq!(counted, pushed);
+        }
     }
 }

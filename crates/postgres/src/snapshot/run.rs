@@ -16,6 +16,7 @@ use super::worker::Worker;
 use crate::catalog::TableFacts;
 use crate::connect::page_of;
 use crate::sql::{self, SqlError};
+use crate::transport::COPY_READ_AHEAD;
 use crate::{ConnectOptions, Lsn, RelationId, TableName, code};
 
 /// How a copy runs.
@@ -35,6 +36,14 @@ pub struct CopyOptions {
     pub progress_timeout: Duration,
     /// How often a range may lose its connection without one new row in between.
     pub attempts: u32,
+}
+
+impl CopyOptions {
+    /// What the connections hold at most while no row is larger than a chunk: for the sum that `check` prints.
+    pub fn memory_max(&self) -> u64 {
+        let each = self.chunk_bytes.saturating_mul(2).saturating_add(COPY_READ_AHEAD);
+        self.connections.saturating_mul(each) as u64
+    }
 }
 
 impl Default for CopyOptions {

@@ -1,18 +1,21 @@
 //! One COPY connection at work: takes ranges off the queue, issues each row once.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use futures::StreamExt;
 use landfall_types::Coded;
 use tokio::sync::mpsc;
 
 use super::ranges::CopyRange;
 use super::run::{CopyChunk, CopyError, CopyEvent, Shared, TableWork};
-use crate::sql::{self, SqlConnection, SqlError};
+use crate::sql::{self, SqlError};
+use crate::transport::{CopyConnection, CopyFault, CopyPiece};
 use crate::{RelationId, TableName};
+
+/// What a chunk may have beyond its size: the row that fills it, where it is no large one.
+const CHUNK_SPARE: usize = 8 << 10;
+const COPYING: &str = "copy a range";
 
 /// Between two attempts to connect; doubled up to the last.
 const BACK_OFF: [Duration; 5] = [
@@ -110,7 +113,7 @@ impl Worker {
     /// A range to its end, over as many connections as it takes.
     async fn copy(
         &self,
-        connection: &mut Option<SqlConnection>,
+        connection: &mut Option<CopyConnection>,
         table: &TableWork,
         range: CopyRange,
     ) -> Result<u64, Stop> {
@@ -145,7 +148,7 @@ impl Worker {
 
     async fn attempt(
         &self,
-        connection: &mut Option<SqlConnection>,
+        connection: &mut Option<CopyConnection>,
         table: &TableWork,
         issued: &mut Issued,
     ) -> Result<(), Stop> {
@@ -166,34 +169,38 @@ impl Worker {
         if !is_as_seen(open, range.leaf, leaf).await.map_err(failed)? {
             return Err(Stop::Rewritten);
         }
-        let rows = open.copy_out("copy a range", &statement).await.map_err(failed)?;
-        let mut rows = pin!(rows);
+        open.copy_out(COPYING, &statement).await.map_err(failed)?;
         let options = &self.shared.options;
-        let mut chunk = BytesMut::new();
+        let too_large =
+            || Stop::Failed(CopyError::RowTooLarge { table: table.name.clone(), limit: options.row_bytes_max });
+        let chunk_room = options.chunk_bytes.saturating_add(CHUNK_SPARE);
+        let mut chunk = BytesMut::with_capacity(chunk_room);
         let mut held = 0_u64;
         let mut seen = 0_u64;
         loop {
-            let next = tokio::time::timeout(options.progress_timeout, rows.next());
-            let piece = match next.await {
-                Ok(None) => break,
-                Ok(Some(Ok(piece))) => piece,
-                Ok(Some(Err(cause))) => return Err(failed(open.failed("copy a range", cause))),
-                Err(_) => return Err(Stop::Lost(open.silent("copy a range", options.progress_timeout))),
+            let piece = match open.next(options.row_bytes_max) {
+                Ok(Some(CopyPiece::Text(piece))) => piece,
+                Ok(Some(CopyPiece::End)) => break,
+                Ok(None) => {
+                    // One clock per read, not per row.
+                    match tokio::time::timeout(options.progress_timeout, open.fill()).await {
+                        Ok(Ok(())) => continue,
+                        Ok(Err(fault)) => return Err(stop(open, fault, too_large, failed)),
+                        Err(_) => return Err(Stop::Lost(open.silent(COPYING, options.progress_timeout))),
+                    }
+                }
+                Err(fault) => return Err(stop(open, fault, too_large, failed)),
             };
-            if piece.len() > options.row_bytes_max {
-                let limit = options.row_bytes_max;
-                return Err(Stop::Failed(CopyError::RowTooLarge { table: table.name.clone(), limit }));
-            }
-            let (fresh, rows_in) = behind(&piece, issued.rows.saturating_sub(seen));
+            let (fresh, rows_in) = behind(piece, issued.rows.saturating_sub(seen));
             seen = seen.saturating_add(rows_in);
             held = held.saturating_add(fresh.1);
             chunk.extend_from_slice(fresh.0);
             // Only at a row's end: a message of the server is a row, but nothing promises it.
             if chunk.len() >= options.chunk_bytes && chunk.ends_with(b"\n") {
                 self.issue(issued, std::mem::take(&mut held), chunk.split().freeze()).await?;
+                chunk.reserve(chunk_room);
             } else if chunk.len() > options.row_bytes_max.saturating_add(options.chunk_bytes) {
-                let limit = options.row_bytes_max;
-                return Err(Stop::Failed(CopyError::RowTooLarge { table: table.name.clone(), limit }));
+                return Err(too_large());
             }
         }
         if seen < issued.rows {
@@ -221,16 +228,30 @@ impl Worker {
     }
 
     /// A connection that sees the snapshot and nothing else.
-    async fn connect(&self) -> Result<SqlConnection, Stop> {
+    async fn connect(&self) -> Result<CopyConnection, Stop> {
         let snapshot = &self.shared.snapshot.name;
         let lost = |source: SqlError| match source {
             source if source.is_connection() => Stop::Lost(source),
             source => Stop::Failed(CopyError::Snapshot { snapshot: snapshot.clone(), source }),
         };
         // A log-in that is refused now may be let in later; the attempts bound it.
-        let open = SqlConnection::open(&self.shared.connect).await.map_err(Stop::Lost)?;
-        open.enter_snapshot(snapshot).await.map_err(lost)?;
+        let mut open = CopyConnection::open(&self.shared.connect).await.map_err(Stop::Lost)?;
+        open.run("use the copy's snapshot", &sql::see_snapshot(snapshot)).await.map_err(lost)?;
         Ok(open)
+    }
+}
+
+/// Why the rows of a COPY end early.
+fn stop(
+    open: &CopyConnection,
+    fault: CopyFault,
+    too_large: impl FnOnce() -> Stop,
+    failed: impl FnOnce(SqlError) -> Stop,
+) -> Stop {
+    match fault {
+        CopyFault::TooLong { .. } => too_large(),
+        CopyFault::Server(error) => failed(open.refused(COPYING, error)),
+        CopyFault::Connection(error) => failed(open.failed(COPYING, error)),
     }
 }
 
@@ -238,21 +259,22 @@ impl Worker {
 /// rewrite (most ALTER TABLE, TRUNCATE, DROP) that committed after the snapshot leaves a file in which the snapshot sees
 /// nothing, or what is not of its time: the copy would be empty without an error. The catalog says by the snapshot which
 /// file it was, and `pg_relation_filenode` which it is.
-async fn is_as_seen(open: &SqlConnection, leaf: RelationId, name: &TableName) -> Result<bool, SqlError> {
-    let doing = "look whether a table was rewritten";
+async fn is_as_seen(open: &mut CopyConnection, leaf: RelationId, name: &TableName) -> Result<bool, SqlError> {
     let relation = sql::relation(name);
-    let lock = format!("LOCK TABLE ONLY {relation} IN ACCESS SHARE MODE");
-    match open.run(doing, &lock).await {
+    // In one message: the second statement runs when the lock is held.
+    let statements = format!(
+        "LOCK TABLE ONLY {relation} IN ACCESS SHARE MODE;
+         SELECT pg_catalog.count(*) FROM pg_catalog.pg_class c
+         WHERE c.oid = '{leaf}'::pg_catalog.oid AND c.oid = pg_catalog.to_regclass({})
+           AND c.relfilenode = pg_catalog.pg_relation_filenode(c.oid)",
+        sql::literal(&relation),
+        leaf = leaf.0,
+    );
+    match open.run("look whether a table was rewritten", &statements).await {
         // It was dropped, or is called otherwise.
-        Err(error) if matches!(error.sqlstate(), Some("42P01" | "3F000")) => return Ok(false),
-        other => other?,
+        Err(error) if matches!(error.sqlstate(), Some("42P01" | "3F000")) => Ok(false),
+        same => Ok(same?.is_some_and(|same| *same == *b"1")),
     }
-    let query = "SELECT count(*) FROM pg_catalog.pg_class c
-                 WHERE c.oid = $1 AND c.oid = pg_catalog.to_regclass($2)
-                   AND c.relfilenode = pg_catalog.pg_relation_filenode(c.oid)";
-    let row = open.row(doing, query, &[&leaf.0, &relation]).await?;
-    let same: i64 = row.try_get(0).map_err(|cause| open.failed(doing, cause))?;
-    Ok(same == 1)
 }
 
 /// What stands behind the first `skip` rows of a piece: the bytes with their rows, and how many rows the piece has.

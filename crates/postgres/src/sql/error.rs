@@ -1,13 +1,38 @@
 //! What can go wrong on an SQL connection, told apart by SQLSTATE and routine.
 
 use std::error::Error as _;
+use std::io;
 use std::time::Duration;
 
 use landfall_types::{Code, Coded, Kind, Retry};
-use tokio_postgres::error::{DbError, SqlState};
+use tokio_postgres::error::SqlState;
 
-use crate::connect::page_of;
+use crate::connect::{ServerError, page_of};
 use crate::{ConnectError, code};
+
+/// What is behind a failure: the library's error or, on a connection of our own, the server's or the socket's.
+#[derive(Debug, thiserror::Error)]
+pub enum SqlCause {
+    /// The library's.
+    #[error(transparent)]
+    Library(#[from] tokio_postgres::Error),
+    /// The server's.
+    #[error(transparent)]
+    Server(#[from] Box<ServerError>),
+    /// The socket's.
+    #[error(transparent)]
+    Socket(#[from] io::Error),
+}
+
+impl SqlCause {
+    fn sqlstate(&self) -> Option<&str> {
+        match self {
+            SqlCause::Library(error) => error.code().map(SqlState::code),
+            SqlCause::Server(error) => Some(&error.sqlstate),
+            SqlCause::Socket(_) => None,
+        }
+    }
+}
 
 /// An SQL connection's failure. Messages name the server, the work and the next step, never a password or a value.
 #[derive(Debug, thiserror::Error)]
@@ -24,9 +49,9 @@ pub enum SqlError {
         doing: &'static str,
         /// What ended it.
         text: String,
-        /// The library's error.
+        /// What is behind it.
         #[source]
-        source: tokio_postgres::Error,
+        source: SqlCause,
     },
     /// No answer in time.
     #[error(
@@ -51,9 +76,9 @@ pub enum SqlError {
         doing: &'static str,
         /// The server's words.
         text: String,
-        /// The library's error.
+        /// What is behind it.
         #[source]
-        source: tokio_postgres::Error,
+        source: SqlCause,
     },
     /// Refused by the server for another reason.
     #[error("{peer}: the server would not {doing}: {text} (SQLSTATE {state}) (LF-PG0111)")]
@@ -66,9 +91,9 @@ pub enum SqlError {
         text: String,
         /// The SQLSTATE.
         state: String,
-        /// The library's error.
+        /// What is behind it.
         #[source]
-        source: tokio_postgres::Error,
+        source: SqlCause,
     },
     /// An answer of another form than the catalog has.
     #[error("{peer}: the answer was not understood when it was to {doing}: {text} (LF-PG0112)")]
@@ -90,19 +115,43 @@ impl SqlError {
             let text = source.source().map_or_else(|| source.to_string(), ToString::to_string);
             // A value of another type than the query was written for is no network failure.
             return if source.is_closed() || is_io(&source) {
-                SqlError::Lost { peer, doing, text, source }
+                SqlError::Lost { peer, doing, text, source: source.into() }
             } else {
                 SqlError::Answer { peer, doing, text }
             };
         };
-        let text = words_of(server);
-        let state = server.code();
-        if is_passing(state) {
+        let text = words_of(server.message(), server.detail(), server.hint());
+        let state = server.code().code().to_owned();
+        SqlError::refused(peer, user, doing, (state, text), source.into())
+    }
+
+    /// The same on a connection of our own.
+    pub(crate) fn on_our_wire(peer: &str, user: &str, doing: &'static str, error: ConnectError) -> Self {
+        let peer = peer.to_owned();
+        match error {
+            ConnectError::Refused { error, .. } => {
+                let text = words_of(&error.message, error.detail.as_deref(), error.hint.as_deref());
+                SqlError::refused(peer, user, doing, (error.sqlstate.clone(), text), error.into())
+            }
+            ConnectError::Lost(error) => SqlError::Lost { peer, doing, text: error.to_string(), source: error.into() },
+            other => SqlError::Answer { peer, doing, text: other.to_string() },
+        }
+    }
+
+    /// By the server, with its state and its words.
+    fn refused(
+        peer: String,
+        user: &str,
+        doing: &'static str,
+        (state, text): (String, String),
+        source: SqlCause,
+    ) -> Self {
+        if is_passing(&state) {
             SqlError::Lost { peer, doing, text, source }
-        } else if *state == SqlState::INSUFFICIENT_PRIVILEGE {
+        } else if state == SqlState::INSUFFICIENT_PRIVILEGE.code() {
             SqlError::Privilege { peer, user: user.to_owned(), doing, text, source }
         } else {
-            SqlError::Statement { peer, doing, text, state: state.code().to_owned(), source }
+            SqlError::Statement { peer, doing, text, state, source }
         }
     }
 
@@ -125,7 +174,7 @@ impl SqlError {
         match self {
             SqlError::Connect(error) => error.sqlstate(),
             SqlError::Lost { source, .. } | SqlError::Privilege { source, .. } | SqlError::Statement { source, .. } => {
-                source.code().map(SqlState::code)
+                source.sqlstate()
             }
             SqlError::Deadline { .. } | SqlError::Answer { .. } => None,
         }
@@ -148,14 +197,13 @@ fn is_io(error: &tokio_postgres::Error) -> bool {
 }
 
 /// States that end a connection or refuse one and pass by themselves: 57P01 to 57P05, 53300, class 08.
-fn is_passing(state: &SqlState) -> bool {
-    let code = state.code();
-    code.starts_with("57P") || code.starts_with("08") || *state == SqlState::TOO_MANY_CONNECTIONS
+fn is_passing(state: &str) -> bool {
+    state.starts_with("57P") || state.starts_with("08") || state == SqlState::TOO_MANY_CONNECTIONS.code()
 }
 
-fn words_of(error: &DbError) -> String {
-    let mut text = error.message().to_owned();
-    for more in [error.detail(), error.hint()].into_iter().flatten() {
+fn words_of(message: &str, detail: Option<&str>, hint: Option<&str>) -> String {
+    let mut text = message.to_owned();
+    for more in [detail, hint].into_iter().flatten() {
         text.push_str("; ");
         text.push_str(more);
     }

@@ -18,21 +18,43 @@ fn no_nul(result: std::io::Result<()>, what: &'static str) -> Result<(), Connect
     result.map_err(|_| ConnectError::Nul { what })
 }
 
-/// Logs in for logical replication; gives the server's version.
-pub(super) async fn log_in(wire: &mut Wire, options: &ConnectOptions) -> Result<ServerVersion, ConnectError> {
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// Commands of replication; it takes one of the server's senders.
+    Replication,
+    /// SQL.
+    Sql,
+}
+
+/// Whom we talk to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Server {
+    pub(super) version: ServerVersion,
+    /// Its process for this connection, for a cancel by another one; 0 if it did not say.
+    pub(super) pid: i32,
+}
+
+/// Logs in; gives who is there.
+pub(super) async fn log_in(
+    wire: &mut Wire,
+    options: &ConnectOptions,
+    purpose: Purpose,
+) -> Result<Server, ConnectError> {
     let startup = options.startup_options();
+    let replication = (purpose == Purpose::Replication).then_some(("replication", "database"));
     let parameters = [
         ("user", options.user.as_str()),
         ("database", options.database.as_str()),
-        ("replication", "database"),
         ("application_name", options.application_name.as_str()),
         ("client_encoding", "UTF8"),
         ("options", startup.as_str()),
     ];
+    let parameters = parameters.into_iter().chain(replication);
     no_nul(frontend::startup_message(parameters, &mut wire.outgoing), "user, database, application_name or options")?;
     wire.send().await?;
     authenticate(wire, options).await?;
-    let (mut version, mut is_unchecked) = (None, false);
+    let (mut version, mut pid, mut is_unchecked) = (None, 0, false);
     loop {
         let message = wire.message().await?;
         match message.tag {
@@ -41,8 +63,10 @@ pub(super) async fn log_in(wire: &mut Wire, options: &ConnectOptions) -> Result<
                 Some(("server_encoding", encoding)) => is_unchecked = encoding == UNCHECKED_ENCODING,
                 _ => {}
             },
-            // The cancel key and notices.
-            b'K' | b'N' => {}
+            // The process, and the key to cancel with.
+            b'K' => pid = message.body.first_chunk::<4>().map_or(0, |four| i32::from_be_bytes(*four)),
+            // Notices.
+            b'N' => {}
             b'E' => return Err(ConnectError::LogIn(server_error(&message.body))),
             b'Z' => break,
             tag => return Err(broken(format!("a message 0x{tag:02x} after the log-in"))),
@@ -51,7 +75,8 @@ pub(super) async fn log_in(wire: &mut Wire, options: &ConnectOptions) -> Result<
     if is_unchecked {
         take_unchecked(wire).await?;
     }
-    version.ok_or_else(|| broken("the server did not tell its version; is it Postgres?"))
+    let version = version.ok_or_else(|| broken("the server did not tell its version; is it Postgres?"))?;
+    Ok(Server { version, pid })
 }
 
 /// Asks for text as it is.

@@ -5,9 +5,13 @@
 //! first and a full queue leaves the bytes in the socket (P11). All waiting here is cancel-safe.
 
 mod commands;
+mod copy_frames;
+mod copy_out;
 mod frames;
+mod gather;
 mod login;
 mod replication;
+mod session;
 mod stream;
 mod wire;
 
@@ -29,6 +33,8 @@ use crate::code;
 use crate::connect::{PROTOCOL, STREAM_ENDED, ServerError, page_of};
 
 pub use commands::{CreateSlot, ServerVersion, SnapshotUse, StreamOptions, TimelineSwitch};
+pub(crate) use copy_frames::{CopyFault, CopyPiece, READ_AHEAD as COPY_READ_AHEAD};
+pub(crate) use copy_out::CopyConnection;
 pub use replication::{CreatedSlot, ReplicationConnection, SystemIdentity};
 pub use stream::{ReplicationFeedback, ReplicationTransport};
 

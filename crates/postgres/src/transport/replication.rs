@@ -5,18 +5,13 @@
 //!
 //! [`create_slot`]: ReplicationConnection::create_slot
 
-use bytes::Bytes;
-use postgres_protocol::message::frontend;
-
 use super::commands::{self, CreateSlot, ServerVersion, StreamOptions, TimelineSwitch};
-use super::login::log_in;
+use super::gather::LowWater;
+use super::login::Purpose;
+use super::session::{Answer, Row, Session, answer};
 use super::stream::ReplicationTransport;
-use super::wire::{Wire, cells, server_error};
 use crate::Lsn;
-use crate::connect::{ConnectError, ConnectOptions, cut};
-
-/// No answer of a command has more rows.
-const ROWS_MAX: usize = 1_000;
+use crate::connect::{ConnectError, ConnectOptions, Stream};
 
 /// What IDENTIFY_SYSTEM says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,41 +40,23 @@ pub struct CreatedSlot {
 /// See the module.
 #[derive(Debug)]
 pub struct ReplicationConnection {
-    wire: Wire,
-    version: ServerVersion,
-    /// A command was sent and its answer is not all read.
-    is_busy: bool,
-}
-
-type Row = Vec<Option<Bytes>>;
-
-enum Answer {
-    Rows(Vec<Row>),
-    CopyBoth,
+    session: Session,
 }
 
 impl ReplicationConnection {
     /// Connects and logs in, at the first endpoint that lets us.
     pub async fn connect(options: &ConnectOptions) -> Result<Self, ConnectError> {
-        options
-            .first_that_opens(|endpoint| {
-                Box::pin(async move {
-                    let mut wire = Wire::new(options.dial(endpoint).await?);
-                    let version = log_in(&mut wire, options).await?;
-                    Ok(ReplicationConnection { wire, version, is_busy: false })
-                })
-            })
-            .await
+        Ok(ReplicationConnection { session: Session::open(options, Purpose::Replication).await? })
     }
 
     /// The server's version.
     pub fn version(&self) -> ServerVersion {
-        self.version
+        self.session.version()
     }
 
     /// Which cluster this is, and how far its log reaches.
     pub async fn identify_system(&mut self) -> Result<SystemIdentity, ConnectError> {
-        let row = self.one_row("IDENTIFY_SYSTEM").await?;
+        let row = self.session.one_row("IDENTIFY_SYSTEM").await?;
         Ok(SystemIdentity {
             system_id: parse(&row, 0, "IDENTIFY_SYSTEM")?,
             timeline: parse(&row, 1, "IDENTIFY_SYSTEM")?,
@@ -93,22 +70,22 @@ impl ReplicationConnection {
         if timeline <= 1 {
             return Ok(Vec::new());
         }
-        let row = self.one_row(&format!("TIMELINE_HISTORY {timeline}")).await?;
+        let row = self.session.one_row(&format!("TIMELINE_HISTORY {timeline}")).await?;
         let content = row.get(1).and_then(Option::as_ref).ok_or_else(|| answer("TIMELINE_HISTORY"))?;
         commands::timeline_history(&String::from_utf8_lossy(content))
     }
 
     /// A setting of this session. Its unit is the server's own, as in `1min`.
     pub async fn show(&mut self, setting: &'static str) -> Result<String, ConnectError> {
-        let row = self.one_row(&format!("SHOW {setting}")).await?;
+        let row = self.session.one_row(&format!("SHOW {setting}")).await?;
         Ok(text(&row, 0).ok_or_else(|| answer("SHOW"))?.to_owned())
     }
 
     /// Creates a slot for `pgoutput`. Waits for all open writers: the caller bounds it and, to give up, drops the
     /// connection. With an exported snapshot the connection must stay idle as long as that is needed.
     pub async fn create_slot(&mut self, slot: &CreateSlot) -> Result<CreatedSlot, ConnectError> {
-        let command = commands::create_slot(self.version, slot)?;
-        let row = self.one_row(&command).await?;
+        let command = commands::create_slot(self.session.version(), slot)?;
+        let row = self.session.one_row(&command).await?;
         Ok(CreatedSlot {
             name: text(&row, 0).ok_or_else(|| answer("CREATE_REPLICATION_SLOT"))?.to_owned(),
             consistent_point: parse(&row, 1, "CREATE_REPLICATION_SLOT")?,
@@ -119,71 +96,25 @@ impl ReplicationConnection {
     /// Drops a slot; with `waits` it waits until nobody reads from it.
     pub async fn drop_slot(&mut self, name: &str, waits: bool) -> Result<(), ConnectError> {
         let command = commands::drop_slot(name, waits)?;
-        self.ask(&command).await.map(drop)
+        self.session.ask(&command).await.map(drop)
     }
 
     /// Begins to stream.
     pub async fn start(mut self, options: &StreamOptions) -> Result<ReplicationTransport, ConnectError> {
-        let command = commands::start(self.version, options)?;
-        match self.ask(&command).await? {
+        let command = commands::start(self.session.version(), options)?;
+        match self.session.ask(&command).await? {
             Answer::CopyBoth => {
-                let (read, write) = tokio::io::split(self.wire.stream);
-                Ok(ReplicationTransport::new(read, write, options.max_message, &self.wire.incoming))
+                let mark = match &self.session.wire.stream {
+                    Stream::Tcp(stream) => LowWater::of(stream),
+                    Stream::Tls(stream) => LowWater::of(stream.get_ref().0),
+                    Stream::Socket(_) => None,
+                };
+                let (read, write) = tokio::io::split(self.session.wire.stream);
+                let already = &self.session.wire.incoming;
+                Ok(ReplicationTransport::new(read, write, options.max_message, already).gathered_by(mark))
             }
-            Answer::Rows(_) => Err(answer("START_REPLICATION")),
+            Answer::Rows(_) | Answer::CopyOut => Err(answer("START_REPLICATION")),
         }
-    }
-
-    async fn one_row(&mut self, command: &str) -> Result<Row, ConnectError> {
-        match self.ask(command).await? {
-            Answer::Rows(mut rows) if rows.len() == 1 => rows.pop().ok_or_else(|| answer(command)),
-            _ => Err(answer(command)),
-        }
-    }
-
-    async fn ask(&mut self, command: &str) -> Result<Answer, ConnectError> {
-        if std::mem::replace(&mut self.is_busy, true) {
-            return Err(ConnectError::Abandoned);
-        }
-        frontend::query(command, &mut self.wire.outgoing).map_err(|_| ConnectError::Nul { what: "a command" })?;
-        self.wire.send().await?;
-        let (mut rows, mut error) = (Vec::new(), None);
-        loop {
-            let message = self.wire.message().await?;
-            match message.tag {
-                b'D' if rows.len() < ROWS_MAX => rows.push(cells(&message.body)?),
-                b'D' => return Err(answer(command)),
-                b'E' => error = Some(server_error(&message.body)),
-                // The columns' names, the tag of the command, an empty answer, notices, settings.
-                b'T' | b'C' | b'I' | b'N' | b'S' | b'A' => {}
-                b'W' => return Ok(Answer::CopyBoth),
-                b'Z' => break,
-                tag => {
-                    let what = format!("a message 0x{tag:02x} in the answer to {}", words(command));
-                    return Err(ConnectError::Protocol { what });
-                }
-            }
-            // After a fatal error nothing follows, the end of the connection at most.
-            if let Some(error) = error.take_if(|error| error.severity != "ERROR") {
-                return Err(ConnectError::Refused { command: words(command), error });
-            }
-        }
-        self.is_busy = false;
-        match error {
-            Some(error) => Err(ConnectError::Refused { command: words(command), error }),
-            None => Ok(Answer::Rows(rows)),
-        }
-    }
-}
-
-/// A command's first words: enough to know it, without names that it carries.
-fn words(command: &str) -> String {
-    cut(command.split_whitespace().next().unwrap_or_default())
-}
-
-fn answer(command: &str) -> ConnectError {
-    ConnectError::Protocol {
-        what: format!("the answer to {} has not the form that it has in Postgres", words(command)),
     }
 }
 

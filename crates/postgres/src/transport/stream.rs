@@ -12,6 +12,7 @@ use landfall_types::{Clock, SystemClock};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf, ReadHalf, WriteHalf};
 
 use super::frames::{FrameBuffer, server_time};
+use super::gather::{Gathering, LowWater};
 use super::{Announced, CloseCause, FeedbackHandle, Frame, StatusUpdate, Transport};
 use crate::connect::Stream;
 
@@ -23,6 +24,7 @@ const OUTGOING_MAX: usize = 4 << 10;
 pub struct ReplicationTransport<R = ReadHalf<Stream>, W = WriteHalf<Stream>> {
     read: R,
     frames: FrameBuffer,
+    gathering: Gathering,
     closed: Option<CloseCause>,
     feedback: Option<ReplicationFeedback<W>>,
     received: Arc<AtomicU64>,
@@ -34,17 +36,29 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> ReplicationTransport<R, W> {
         ReplicationTransport {
             read,
             frames: FrameBuffer::new(max_message, already),
+            gathering: Gathering::new(None),
             closed: None,
             feedback: Some(ReplicationFeedback { write, outgoing: BytesMut::new() }),
             received: Arc::new(AtomicU64::new(already.len() as u64)),
         }
     }
 
+    /// The same, woken by this mark while the stream is busy.
+    pub(super) fn gathered_by(mut self, mark: Option<LowWater>) -> Self {
+        self.gathering = Gathering::new(mark);
+        self
+    }
+
     /// One read; an end of the connection is noted.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut space = ReadBuf::new(self.frames.space());
-        let read = ready!(Pin::new(&mut self.read).poll_read(cx, &mut space));
+        let read = Pin::new(&mut self.read).poll_read(cx, &mut space);
         let count = space.filled().len();
+        if read.is_pending() {
+            self.gathering.wait(cx);
+        }
+        let read = ready!(read);
+        self.gathering.read(count);
         match read {
             Ok(()) if count > 0 => {
                 self.frames.filled(count);

@@ -1,7 +1,8 @@
 //! The stream: the same log read by a pipeline into the null sink, and by `pg_recvlogical` into /dev/null.
 //!
-//! Before each piece of work a slot for the peer is made beside ours, and both read after it, one after the other. Both
-//! times hold the start of the reader. What arrives is counted against what was written.
+//! Before each piece of work our pipeline reads what there is, and its slot is copied for the peer: both slots stand at one
+//! place, with one restart point, so both walsenders do the same work. Then both read, one after the other. Both times hold
+//! the start of the reader. What arrives is counted against what was written.
 
 use std::process::Stdio;
 use std::sync::Arc;
@@ -161,10 +162,46 @@ impl<'a> StreamBench<'a> {
         Ok(lines)
     }
 
+    /// Peak memory during a large transaction against that during a small one.
+    pub(super) async fn large(&self) -> anyhow::Result<Line> {
+        let mib = |bytes: u64| bytes as f64 / 1_048_576.0;
+        let (large, small) = self.amounts.memory_rows;
+        let mut peaks = Vec::new();
+        for rows in [small, small, large] {
+            let work = Work { name: "one transaction", kind: Kind::Insert(rows) };
+            self.catch_up().await.context("before the work")?;
+            self.sql.run("do the work", &work.sql()).await?;
+            peaks.push(mib(self.ours(work).await?.peak_bytes));
+        }
+        let pairs: Vec<_> = peaks.last().copied().zip(peaks.get(1).copied()).into_iter().collect();
+        let case = format!("peak memory, {large} rows in one transaction");
+        Ok(Line::of(BENCH, case, "MiB", "a small transaction", &pairs, true))
+    }
+
+    /// Our slot has nothing behind it that the next walsender would decode again: the checkpoint logs what a slot restarts
+    /// from, and our pipeline confirms more than that.
+    async fn catch_up(&self) -> anyhow::Result<()> {
+        self.sql.run("log a restart point", "CHECKPOINT").await?;
+        let end = self.text("SELECT pg_current_wal_lsn()::text").await?;
+        let pipeline = self.start(&NullSink::new())?;
+        let until = Instant::now() + READ_WITHIN;
+        let slot = &self.options.slot;
+        let ask = format!(
+            "SELECT (confirmed_flush_lsn >= '{end}')::text FROM pg_replication_slots WHERE slot_name = '{slot}'"
+        );
+        let mut looks = tokio::time::interval(LOOK_EVERY);
+        while self.text(&ask).await? != "true" {
+            looks.tick().await;
+            ensure!(Instant::now() < until, "the pipeline did not confirm {end}: {:?}", pipeline.status().source);
+        }
+        self.stop(&pipeline).await
+    }
+
     /// Work, ours, the peer.
     async fn pair(&self, work: Work) -> anyhow::Result<Pair> {
-        let create = format!("SELECT pg_create_logical_replication_slot('{PEER_SLOT}', 'pgoutput')");
-        self.sql.run("make the peer's slot", &create).await?;
+        self.catch_up().await.context("before the work")?;
+        let copy = format!("SELECT pg_copy_logical_replication_slot('{}', '{PEER_SLOT}')", self.options.slot);
+        self.sql.run("copy our slot for the peer", &copy).await?;
         let before = self.rows().await?;
         self.sql.run("do the work", &work.sql()).await?;
         let end: Lsn = self.text("SELECT pg_current_wal_lsn()::text").await?.parse()?;
