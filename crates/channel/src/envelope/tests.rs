@@ -77,7 +77,7 @@ proptest! {
             let (mut bare, mut any) = (rows.clone(), rows.clone());
             let (bare_payload, row) = (bare.next_bare(), any.next_row());
             if let Some(payload) = bare_payload {
-                let row = row.clone().expect("it is a row").expect("it is there");
+                let row = row.expect("it is a row").expect("it is there");
                 prop_assert_eq!((row.payload, row.key, row.schema, row.event_time), (payload, None, None, None));
                 prop_assert_eq!((bare.rest(), bare.row), (any.rest(), any.row));
             }

@@ -202,6 +202,7 @@ pub struct PollLimit {
 
 /// What a poll returned.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "a batch is moved once; a box would be an allocation for each")]
 pub enum Polled {
     /// At most one source batch.
     Batch(SourceBatch),
