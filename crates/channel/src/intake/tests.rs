@@ -1,9 +1,10 @@
 use bytes::Bytes;
-use landfall_log::{Codec, Tag};
+use landfall_log::{Codec, Tag, UnitBody};
 use landfall_types::Coded;
 
 use super::*;
 use crate::error::ch;
+use crate::ticket::TicketCell;
 
 pub(crate) fn unit(bytes: usize) -> QueuedUnit {
     let body = UnitBody::new(Tag::None, Codec::None, Bytes::from(vec![0u8; bytes]), 1);
