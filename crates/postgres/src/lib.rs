@@ -71,8 +71,8 @@ pub use queue::{
 pub use queue::{QueueBench, QueueBenchError, bench_queue};
 pub use reconnect::{Backoff, RECONNECT_FIRST, RECONNECT_MAX};
 pub use record::{
-    ChangeNote, CopyRecord, MemberRecord, OptionSet, ParkNote, RECORD_BYTES_MAX, RECORD_VERSION, RecordError,
-    SlotRecord, SourceRecord, TableNote, TablePhase, TableRecord, WatchedRecord,
+    CopyRecord, MemberRecord, OptionSet, ParkNote, RECORD_BYTES_MAX, RECORD_VERSION, RecordError, SlotRecord,
+    SourceRecord, TableNote, TablePhase, TableRecord, WatchedRecord,
 };
 pub use relations::{
     RELATIONS_MAX, Rekeyed, Relation, RelationError, Relations, Retyped, ShapeDiff, StreamColumn, Taken,

@@ -18,7 +18,7 @@ pub use watched::{MemberRecord, TableNote, WatchedRecord};
 /// The version of the form that is written. Those before it are read too.
 pub const RECORD_VERSION: u32 = 2;
 
-/// The oldest version that is read. It knows nothing of `changed`, `watched` and `notes`.
+/// The oldest version that is read. It knows nothing of `watched` and `notes`.
 const RECORD_VERSION_MIN: u32 = 1;
 
 /// Notes of one table that are kept.
@@ -100,53 +100,25 @@ pub struct TableRecord {
     pub copy: Option<CopyRecord>,
     /// Why it is parked; set before the first of its rows passes by (P87).
     pub park: Option<ParkNote>,
-    /// That it went on although it is another table since its copy (P84).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub changed: Option<ChangeNote>,
     /// What the catalog showed of it last; none before the first look.
     #[serde(default)]
     pub watched: Option<WatchedRecord>,
-    /// What looks found since its copy, the newest last.
+    /// What was found of it since its copy, by looks and in the stream, the newest last.
     #[serde(default)]
     pub notes: Vec<TableNote>,
 }
 
 impl TableRecord {
-    /// Notes that the table is another one from a commit on. False: so late a change is noted already, which a replay meets
-    /// again.
-    #[must_use]
-    pub fn note_change(&mut self, at: Lsn, code: &str, reason: &str) -> bool {
-        const REASON_MAX: usize = 1_000;
-        if self.changed.as_ref().is_some_and(|known| at <= known.at) {
-            return false;
-        }
-        let count = self.changed.as_ref().map_or(1, |known| known.count.saturating_add(1));
-        let reason = reason.chars().take(REASON_MAX).collect();
-        self.changed = Some(ChangeNote { at, count, code: code.to_owned(), reason });
-        true
-    }
-
-    /// Keeps a note; one that stands there already moves to the end.
-    pub fn note(&mut self, note: TableNote) {
+    /// Keeps a note; one that stands there already moves to the end. True: it is new.
+    pub fn note(&mut self, note: TableNote) -> bool {
+        let before = self.notes.len();
         self.notes.retain(|known| *known != note);
+        let is_new = self.notes.len() == before;
         self.notes.push(note);
         let over = self.notes.len().saturating_sub(NOTES_MAX);
         self.notes.drain(..over);
+        is_new
     }
-}
-
-/// A change of the table itself that its destination carries.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ChangeNote {
-    /// The commit of the last one.
-    pub at: Lsn,
-    /// How many there were since the table was copied.
-    pub count: u64,
-    /// The code, as in `LF-PG0512`.
-    pub code: String,
-    /// What happened, for people.
-    pub reason: String,
 }
 
 /// The phase of a table.
@@ -317,7 +289,6 @@ impl SourceRecord {
             table.phase = TablePhase::Waiting;
             table.copy = None;
             table.park = None;
-            table.changed = None;
             table.watched = None;
             table.notes.clear();
         }

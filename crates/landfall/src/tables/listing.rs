@@ -49,9 +49,6 @@ pub(crate) struct TableLine {
     /// Bytes of log that it is behind, of a running one.
     pub(crate) lag: Option<u64>,
     parked: Option<Parked>,
-    /// That it went on although it is another table since its copy.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    changed: Option<Changed>,
     /// Why its rows do not move, where they do not.
     cause: Option<String>,
     /// What was noted of it since its copy, the newest last.
@@ -70,15 +67,6 @@ struct Parked {
     code: String,
     reason: String,
     at: String,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-struct Changed {
-    code: String,
-    reason: String,
-    at: String,
-    /// How often.
-    count: u64,
 }
 
 /// The tables of a running pipeline, by its part of the status; none of one that reads a channel.
@@ -231,17 +219,11 @@ impl Listing {
 }
 
 impl TableLine {
-    /// Why it is not simply followed, if it is not; else what its readers have to know.
+    /// Why it is not simply followed, if it is not; else what was noted of it last.
     pub(crate) fn why(&self) -> String {
         let parked = self.parked.as_ref().map(|parked| format!("{}: {}", parked.code, parked.reason));
-        let changed = || {
-            self.changed.as_ref().map(|Changed { code, reason, at, count }| match count {
-                0 | 1 => format!("{code}: goes on since {at}: {reason}"),
-                _ => format!("{code}: goes on since {at}, change {count}: {reason}"),
-            })
-        };
         let noted = || self.notes.last().map(|note| format!("{}: {}", note.code, note.text));
-        parked.or_else(|| self.cause.clone()).or_else(changed).or_else(noted).unwrap_or_default()
+        parked.or_else(|| self.cause.clone()).or_else(noted).unwrap_or_default()
     }
 
     fn of_record(table: &TableRecord) -> TableLine {
@@ -255,12 +237,6 @@ impl TableLine {
                 reason: park.reason.clone(),
                 at: park.at.to_string(),
             }),
-            changed: table.changed.as_ref().map(|changed| Changed {
-                code: changed.code.clone(),
-                reason: changed.reason.clone(),
-                at: changed.at.to_string(),
-                count: changed.count,
-            }),
             notes: table.notes.iter().map(|note| Noted { code: note.code.clone(), text: note.text.clone() }).collect(),
             ..TableLine::default()
         }
@@ -268,7 +244,6 @@ impl TableLine {
 
     fn of_status(table: &Value, engine: &Value) -> TableLine {
         let parked = table.get("parked").filter(|parked| !parked.is_null());
-        let changed = table.get("changed").filter(|changed| !changed.is_null());
         let in_log = table.get("waits_in_log").and_then(Value::as_bool).unwrap_or_default();
         let in_log = in_log.then(|| "its stream waits in the server's log until its copy is settled".to_owned());
         let why = engine.get("why").filter(|why| !why.is_null());
@@ -285,12 +260,6 @@ impl TableLine {
                 code: text(parked, "code").unwrap_or_default(),
                 reason: text(parked, "reason").unwrap_or_default(),
                 at: text(parked, "at").unwrap_or_default(),
-            }),
-            changed: changed.map(|changed| Changed {
-                code: text(changed, "code").unwrap_or_default(),
-                reason: text(changed, "reason").unwrap_or_default(),
-                at: text(changed, "at").unwrap_or_default(),
-                count: number(changed, "count"),
             }),
             cause: why.and_then(|why| text(why, "cause")).or_else(|| text(table, "refused")).or(in_log),
             notes: list(table, "notes")

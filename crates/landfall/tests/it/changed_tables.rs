@@ -58,12 +58,15 @@ fn of_order(records: &[Record], id: u64) -> Vec<&Record> {
     of_order
 }
 
-fn noted(shop: &Shop, running: &Running, table: &str) -> Value {
+/// What is said of changes of a table, which is followed.
+fn noted(shop: &Shop, running: &Running, table: &str) -> Vec<String> {
     let listed = shop.list(&["--server", running.address()]);
     let table = listed["tables"].as_array().and_then(|tables| tables.iter().find(|one| one["name"] == table)).cloned();
     let table = table.expect("it is listed");
     assert_eq!(table["phase"], "streaming", "{table}");
-    table["changed"].clone()
+    let notes = table["notes"].as_array().into_iter().flatten();
+    let changes = notes.filter(|note| note["code"] == "LF-PG0512");
+    changes.filter_map(|note| note["text"].as_str().map(str::to_owned)).collect()
 }
 
 fn letters(running: &Running) -> Vec<Value> {
@@ -82,7 +85,7 @@ fn a_type_and_a_key_that_change_go_on_through_a_channel_and_its_readers_are_told
     let running = shop.site.serve();
     shop.wait_for_phase(&running, "public.orders", "streaming");
     shop.wait_for_phase(&running, "public.lines", "streaming");
-    assert_eq!(noted(&shop, &running, "public.orders"), Value::Null);
+    assert_eq!(noted(&shop, &running, "public.orders"), Vec::<String>::new());
     shop.psql(
         "UPDATE orders SET qty = 50 WHERE id = 1;
          ALTER TABLE orders ALTER COLUMN qty TYPE varchar(20) USING qty::varchar;
@@ -94,7 +97,7 @@ fn a_type_and_a_key_that_change_go_on_through_a_channel_and_its_readers_are_told
     let quantities: Vec<&Value> = of_order(&records, 1).iter().map(|record| &record.change["qty"]).collect();
     assert_eq!(quantities, [&Value::from(1), &Value::from(50), &Value::from("many")]);
     let changed = noted(&shop, &running, "public.orders");
-    assert_eq!((&changed["code"], &changed["count"]), (&Value::from("LF-PG0512"), &Value::from(1)), "{changed}");
+    assert_eq!(changed.len(), 1, "{changed:?}");
     assert!(running.stderr().contains("LF-PG0512"), "{}", running.stderr());
     let metrics = HttpClient::new(running.address()).get("/metrics").expect("metrics");
     let metrics = String::from_utf8_lossy(&metrics.body).into_owned();
@@ -137,8 +140,9 @@ fn a_type_and_a_key_that_change_go_on_through_a_channel_and_its_readers_are_told
     let gone = of_order(&records, 8);
     assert_eq!(gone.last().map(|record| record.key.as_str()), Some(r#"["public.orders",8,"item 8"]"#));
     let changed = noted(&shop, &running, "public.orders");
-    assert_eq!(changed["count"], 2, "{changed}");
-    assert!(changed["reason"].as_str().is_some_and(|reason| reason.contains("`id`, `item`")), "{changed}");
+    // The start may have seen the key of today before the stream told of the one of then, and so tell of both ways.
+    let last = changed.last().filter(|_| changed.len() > 1).expect("the key's change is noted as well");
+    assert!(last.contains("by `id`, `item` from here on"), "{changed:?}");
 
     // Without any key, the server itself refuses what would have to say which row; inserts go on.
     shop.psql("ALTER TABLE orders DROP CONSTRAINT orders_pkey; INSERT INTO orders VALUES (5003, 'keyless', NULL);");
@@ -148,7 +152,7 @@ fn a_type_and_a_key_that_change_go_on_through_a_channel_and_its_readers_are_told
     shop.wait_until_landed_in("fed", "lines", "order_id, n", "order_id, n, price");
     let records = read(running.address());
     assert_eq!(of_order(&records, 5003)[0].key, r#"["public.orders"]"#);
-    assert_eq!(noted(&shop, &running, "public.orders")["count"], 3);
+    assert!(noted(&shop, &running, "public.orders").len() > changed.len());
     let streamed: Vec<(&str, (u64, u64))> =
         records.iter().filter(|record| record.op() != "s").map(|record| (record.table(), record.place())).collect();
     let once: BTreeSet<_> = streamed.iter().collect();

@@ -200,8 +200,9 @@ fn take(shared: &Shared, going: BTreeMap<RelationId, Goes>, end: Lsn) {
                 None => table.watched = Some(WatchedRecord::begin(&goes.sighting, end)),
             }
             for note in &goes.notes {
-                tracing::warn!(pipeline = %pipeline, table = %table.target, code = %note.code, "noted: {}", note.text);
-                table.note(note.clone());
+                if table.note(note.clone()) {
+                    tracing::warn!(pipeline = %pipeline, table = %table.target, code = %note.code, "noted: {}", note.text);
+                }
             }
         }
     });

@@ -23,11 +23,14 @@ use crate::feedback::{KeepAliveAdvance, Pending};
 use crate::log_record::{LogRecord, RecordKind, RecordSink, RecordSinkError, hand_over};
 use crate::meters::table_changed;
 use crate::queue::BundleView;
-use crate::record::{ParkNote, TablePhase};
+use crate::record::{ParkNote, TableNote, TablePhase};
 use crate::relations::{Relation, RelationError, Relations};
 use crate::rows::Sequencer;
 use crate::sql::SqlError;
 use crate::{Lsn, RelationId, code};
+
+/// Characters of what is noted of a table.
+const NOTE_MAX: usize = 1_000;
 
 /// What the next record waits for.
 enum Answer {
@@ -378,11 +381,11 @@ impl Decoder {
 
     /// The table goes on, and whoever reads behind it is told.
     fn note_change(&self, table: &Captured, at: Lsn, what: &str) {
+        let text = format!("goes on since {at}: {}", what.chars().take(NOTE_MAX).collect::<String>());
+        let note = TableNote { code: code::CHANGED.to_string(), text };
         let mut is_new = false;
         self.shared.change_record(|record| {
-            if let Some(table) = record.table_mut(table.relation) {
-                is_new = table.note_change(at, &code::CHANGED.to_string(), what);
-            }
+            is_new = record.table_mut(table.relation).is_some_and(|table| table.note(note));
         });
         // A replay comes by it again.
         if is_new {

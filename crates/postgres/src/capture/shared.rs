@@ -498,10 +498,6 @@ impl Shared {
                         "parked": table.park.as_ref().map(|park| serde_json::json!({
                             "code": park.code, "reason": park.reason, "at": park.at.to_string(),
                         })),
-                        "changed": table.changed.as_ref().map(|changed| serde_json::json!({
-                            "code": changed.code, "reason": changed.reason, "at": changed.at.to_string(),
-                            "count": changed.count,
-                        })),
                         "waits_in_log": self.handover.is_set_back(PartitionId(table.stream_partition)),
                         "notes": table.notes.iter().map(|note| serde_json::json!({
                             "code": note.code, "text": note.text,

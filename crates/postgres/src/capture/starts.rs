@@ -340,7 +340,6 @@ pub(super) fn fresh(facts: &TableFacts, stream: u32, phase: TablePhase, copy: Op
         shape: 1,
         copy,
         park: None,
-        changed: None,
         watched: None,
         notes: Vec::new(),
     }

@@ -306,7 +306,6 @@ fn the_publication_is_mended_or_its_statement_printed() {
         shape: 1,
         copy: None,
         park: None,
-        changed: None,
         watched: None,
         notes: Vec::new(),
     });

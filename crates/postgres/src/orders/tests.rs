@@ -28,7 +28,6 @@ fn record() -> SourceRecord {
             shape: 1,
             copy: Some(CopyRecord { partition: 11 + 2 * at, consistent_point: Lsn(10), done: CopiedRanges::default() }),
             park: None,
-            changed: None,
             watched: None,
             notes: Vec::new(),
         });

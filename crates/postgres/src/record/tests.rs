@@ -11,7 +11,6 @@ fn example() -> SourceRecord {
         shape: 1,
         copy: None,
         park: None,
-        changed: None,
         watched: None,
         notes: Vec::new(),
     };
@@ -51,7 +50,6 @@ fn example() -> SourceRecord {
 /// What version 2 added.
 fn watched_example() -> SourceRecord {
     let mut record = example();
-    assert!(record.tables[0].note_change(Lsn(0x1_5000_0100), "LF-PG0512", "column `price` is text now"));
     record.tables[0].watched = Some(WatchedRecord {
         listed: Some(16_390),
         horizon: 742,
@@ -83,21 +81,10 @@ fn the_golden_record_stays_readable() {
 fn notes_are_bounded_and_never_stand_twice() {
     let mut table = example().tables.remove(0);
     let note = |number: usize| TableNote { code: "LF-PG0521".to_owned(), text: number.to_string() };
-    (0..NOTES_MAX + 3).for_each(|number| table.note(note(number)));
-    table.note(note(5));
+    assert!((0..NOTES_MAX + 3).all(|number| table.note(note(number))));
+    assert!(!table.note(note(5)));
     let texts: Vec<&str> = table.notes.iter().map(|note| note.text.as_str()).collect();
     assert_eq!(texts, ["3", "4", "6", "7", "8", "9", "10", "5"]);
-}
-
-/// Catches a change that is counted again whenever the log is read again, and a later one that is not.
-#[test]
-fn a_change_of_a_table_is_noted_once() {
-    let mut table = example().tables[0].clone();
-    assert!(table.note_change(Lsn(50), "LF-PG0512", "its key is another"));
-    assert!(!table.note_change(Lsn(50), "LF-PG0512", "its key is another") && !table.note_change(Lsn(40), "x", "y"));
-    assert!(table.note_change(Lsn(60), "LF-PG0512", &"long ".repeat(1_000)));
-    let noted = table.changed.expect("noted");
-    assert_eq!((noted.at, noted.count, noted.reason.len()), (Lsn(60), 2, 1_000));
 }
 
 /// Catches a record of a later version that is taken for a damaged one, or worse, for this one.

@@ -42,7 +42,6 @@ fn start() -> Start {
         shape: 1,
         copy: None,
         park: None,
-        changed: None,
         watched: None,
         notes: Vec::new(),
     });

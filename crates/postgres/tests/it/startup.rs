@@ -239,7 +239,6 @@ async fn a_table_that_left_the_publication_refuses_no_start() -> Result<()> {
         shape: 1,
         copy: None,
         park: None,
-        changed: None,
         watched: None,
         notes: Vec::new(),
     });
