@@ -85,6 +85,7 @@ async fn look(shared: &Arc<Shared>) -> Result<(), SqlError> {
     // A publication that is gone ends the stream, and the start says what to do.
     let published = PublicationFacts::read(&sql, major(&sql).await?, &options.publication).await?;
     let Some(published) = published else { return Ok(()) };
+    let begin = log_end(&sql).await?;
     let sightings = read_sightings(&sql, &options.publication, &relations).await?;
     let end = log_end(&sql).await?;
     // The stream may be far behind.
@@ -106,6 +107,11 @@ async fn look(shared: &Arc<Shared>) -> Result<(), SqlError> {
         let mut moves = Vec::new();
         if !is_published {
             moves.push(Move::Left);
+        } else if !changes.refiled.is_empty()
+            && table.watched.as_ref().is_some_and(|watched| watched.is_truncated_within(begin, end))
+        {
+            // Is that file of this truncate, or of one before it? The next look sees.
+            continue;
         } else if !changes.is_empty() {
             let sql = match asked.take() {
                 Some(sql) => sql,
@@ -126,7 +132,11 @@ async fn look(shared: &Arc<Shared>) -> Result<(), SqlError> {
         let notes = match judged(shared, relation, &table.name, &moves) {
             Ok(notes) => notes,
             Err(cause) => {
-                shared.set_unfit(relation, cause);
+                // Copied anew while the server was asked: what was found is of before.
+                let now = shared.with_record(|record| record?.table(relation).and_then(followed));
+                if now.is_some_and(|now| now.stream == table.stream) {
+                    shared.set_unfit(relation, cause);
+                }
                 continue;
             }
         };

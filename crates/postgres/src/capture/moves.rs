@@ -109,7 +109,7 @@ impl Changes {
             moves.push(Move::CameBack);
         }
         let joined = self.added.iter().filter(|member| member.file != 0);
-        moves.extend(joined.filter_map(|member| self.arrival(member, answers)));
+        moves.extend(joined.filter_map(|member| self.arrival(member, answers, is_truncate_told)));
         moves.extend(self.rejoined.iter().map(|member| Move::Rejoined(member.name.clone())));
         moves.extend(self.gone.iter().map(|gone| Move::Gone(*gone, answers.names.get(gone).cloned())));
         if let Some(column) = self.written.as_ref().filter(|_| !self.refiled.is_empty()) {
@@ -128,22 +128,22 @@ impl Changes {
     }
 
     /// What a new partition with a file brought besides what the stream did.
-    fn arrival(&self, member: &Member, answers: &Answers) -> Option<Move> {
+    fn arrival(&self, member: &Member, answers: &Answers, is_truncate_told: bool) -> Option<Move> {
         let origin = answers.origins.get(&member.relation).copied().unwrap_or_default();
-        if origin.is_empty {
-            return None;
-        }
         let is_born = |relation: RelationId| answers.origins.get(&relation).is_some_and(|origin| origin.is_born);
         let parent_of = |relation: RelationId| self.added.iter().find(|one| one.relation == relation);
         // Each level that is new has to have been made as a partition: one that was attached brought all below it.
         let mut above = Some(member);
         while let Some(one) = above {
             if !is_born(one.relation) {
-                return Some(Move::Attached(member.name.clone()));
+                return (!origin.is_empty).then(|| Move::Attached(member.name.clone()));
             }
             above = parent_of(one.parent).filter(|parent| parent.relation != one.relation);
         }
-        (!origin.has_first_file).then(|| Move::Rewritten(member.name.clone()))
+        // What it held before it got another file, the stream has brought.
+        let is_as_made = origin.has_first_file || is_truncate_told;
+        let of = || member.name.clone();
+        (!is_as_made).then(|| if origin.is_empty { Move::Emptied(of()) } else { Move::Rewritten(of()) })
     }
 }
 

@@ -182,12 +182,24 @@ impl Shared {
         self.copying.lock().retain(|_, of| *of == generation);
     }
 
-    /// Copies that will not come to their end.
+    /// Copies that will not come to their end. A table that was parked meanwhile is not copied again by itself: what waits
+    /// for its copy would wait for ever, and hold the slot.
     pub(crate) fn copies_fail(&self, partitions: &[PartitionId]) {
-        let mut copying = self.copying.lock();
-        for partition in partitions {
-            copying.remove(partition);
+        {
+            let mut copying = self.copying.lock();
+            for partition in partitions {
+                copying.remove(partition);
+            }
         }
+        let given_up = self.with_record(|record| {
+            let tables = record.iter().flat_map(|record| &record.tables);
+            let parked = tables.filter(|table| table.phase == TablePhase::Parked).filter_map(|table| {
+                let copy = PartitionId(table.copy.as_ref()?.partition);
+                partitions.contains(&copy).then_some([PartitionId(table.stream_partition), copy])
+            });
+            parked.flatten().collect()
+        });
+        self.retire(given_up);
     }
 
     /// Whether a table is still to be copied: its copy has not begun, or its rows were lost with what had taken them.
@@ -533,8 +545,14 @@ fn of_copy(report: &CopyReport) -> serde_json::Value {
 
 #[cfg(test)]
 mod tests {
+    use arrow_array::RecordBatch;
+    use arrow_schema::Schema;
+    use landfall_engine::contract::{TableNote, TableRows};
+
+    use super::super::handover::Ready;
     use super::*;
-    use crate::{ConnectOptions, SlotIdentity, SlotRecord};
+    use crate::record::CopyRecord;
+    use crate::{ConnectOptions, SlotIdentity, SlotRecord, TableName};
 
     fn made(through: u64) -> SourceRecord {
         let mut record = SourceRecord::intent("landfall_shop".to_owned(), 7, 5, 1, Default::default());
@@ -568,5 +586,45 @@ mod tests {
         other.slot = SlotRecord::Intent { slot: "landfall_shop".to_owned(), system_identifier: 7, database_oid: 5 };
         shared.put_record(other);
         assert_eq!(shared.record().map(|record| record.through), Some(Lsn(15)));
+    }
+
+    /// Catches a slot that stands still for rows that wait behind a copy which nobody makes again: their table was parked
+    /// while it was copied, and then the copy failed (I7, P86).
+    #[test]
+    fn what_waits_for_the_copy_of_a_parked_table_goes_with_that_copy() {
+        const STREAM: PartitionId = PartitionId(6);
+        const COPY: PartitionId = PartitionId(7);
+        let mut record = made(20);
+        let table = |phase, stream, copy| TableRecord {
+            relation: RelationId(stream),
+            name: TableName { schema: "public".into(), table: "items".into() },
+            target: "public.items".to_owned(),
+            stream_partition: stream,
+            phase,
+            shape: 1,
+            copy: Some(CopyRecord { partition: copy, consistent_point: Lsn(20), done: Default::default() }),
+            park: None,
+            changed: None,
+            watched: None,
+            notes: Vec::new(),
+        };
+        record.tables = vec![table(TablePhase::Parked, STREAM.0, COPY.0), table(TablePhase::Copying, 8, 9)];
+        let connect = ConnectOptions::parse("postgres://landfall@db/shop", None, None).expect("a url");
+        let shared = Shared::new(CaptureOptions::new("shop", connect, Vec::new()), Some(record), LaneWaker::new(|| {}));
+        let generation = shared.handover.generation();
+        shared.announce(Vec::new(), vec![STREAM, COPY, PartitionId(8), PartitionId(9)]);
+        for (stream, copy) in [(STREAM, COPY), (PartitionId(8), PartitionId(9))] {
+            shared.handover.hold(generation, stream, copy);
+        }
+        let rows = RecordBatch::new_empty(Arc::new(Schema::empty()));
+        let (note, places, key) = (TableNote::default(), Arc::from([]), Arc::from([]));
+        let rows = TableRows { rows, places, bad: Vec::new(), note, key };
+        let end = Place { at: 30, within: 0 };
+        shared.progress.lock().issued(vec![(STREAM, end)], Some(Lsn(30)));
+        shared.handover.push(generation, STREAM, Ready { rows, end, bytes: 1 });
+        shared.copies_fail(&[COPY, PartitionId(9)]);
+        assert_eq!(shared.progress.lock().through(), Lsn(30));
+        assert!(shared.handover.waiting_of(STREAM).is_none() && !shared.handover.is_held(STREAM));
+        assert!(shared.handover.is_held(PartitionId(8)), "that one is copied again");
     }
 }

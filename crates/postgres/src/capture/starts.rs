@@ -166,10 +166,11 @@ pub(super) async fn resume(
 ) -> Result<Starts, Ended> {
     let options = &shared.options;
     let published = PublicationFacts::read(sql, seen.server.major(), &options.publication).await;
-    let published = published.map_err(|error| Ended::later(&error))?;
-    let now = tables(sql, options, published.as_ref()).await?.tables;
+    // Dropped since this was decided: not what became of each table, and the decision says what to do.
+    let Some(published) = published.map_err(|error| Ended::later(&error))? else { return Err(Ended::Again) };
+    let now = tables(sql, options, Some(&published)).await?.tables;
     // Of these, rows may be in no stream: they are taken in once they are published.
-    let lacking = plan_publication(&options.publication, published.as_ref(), &now).missing_tables;
+    let lacking = plan_publication(&options.publication, Some(&published), &now).missing_tables;
     let is_lacking = |relation: RelationId| lacking.iter().any(|(lacks, _)| *lacks == relation);
     let prepared = copies.take_ready(shared, generation);
     let frozen = |relation: RelationId| {

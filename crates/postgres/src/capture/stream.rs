@@ -91,8 +91,9 @@ pub(super) async fn stream(
         backoff.reset();
     }
     if matches!(why, Some(Ended::Again)) {
-        // Rows behind the checkpoint come again: what the queue still holds is void.
-        drop(queue);
+        // Rows behind the checkpoint come again: what the queue still holds is void. The decoder has to be gone before the
+        // rounds are forgotten: what it cut after that would stand before rows that are not settled (I7).
+        queue.abandon().await;
         return Err(Ended::Again);
     }
     let closed = queue.close(CLOSE_WITHIN).await;

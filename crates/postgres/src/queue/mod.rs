@@ -91,7 +91,8 @@ impl QueueParts {
     }
 }
 
-/// See the module. Owned by the pump; dropping it without [`close`](QueueingSink::close) aborts the worker (P32).
+/// See the module. Owned by the pump; dropping it without [`close`](QueueingSink::close) or
+/// [`abandon`](QueueingSink::abandon) aborts the worker (P32).
 #[derive(Debug)]
 pub struct QueueingSink {
     intake: Intake,
@@ -164,6 +165,17 @@ impl QueueingSink {
     /// A handle to look at it.
     pub fn view(&self) -> QueueView {
         QueueView { shared: Arc::clone(&self.intake.shared) }
+    }
+
+    /// Gives up what is queued, and waits until the worker has ended: an abort alone lets it go on beside the caller to the
+    /// end of its turn, which may be many bundles. After this the inner sink is not called any more.
+    pub async fn abandon(mut self) {
+        if let Some(worker) = self.worker.take() {
+            worker.abort();
+            self.intake.shared.pump_ends();
+            // Cancelled, or ended by itself: either way it is gone.
+            let _ = worker.await;
+        }
     }
 
     /// Ships the tail, waits until everything is handed over and `on_close` has returned; after `deadline` aborts the

@@ -613,6 +613,48 @@ async fn drop_aborts_the_queue_worker() {
     assert_eq!(control.count(&Call::Close), 0);
 }
 
+/// A sink in the middle of a record, which an abort does not reach.
+struct Busy {
+    has_begun: tokio::sync::mpsc::UnboundedSender<()>,
+    goes_on: std::sync::mpsc::Receiver<()>,
+    done: Arc<AtomicU64>,
+}
+
+impl RecordSink for Busy {
+    fn on_record(&mut self, _record: &LogRecord<'_>) -> Result<(), RecordSinkError> {
+        let _ = self.has_begun.send(());
+        let _ = self.goes_on.recv();
+        self.done.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+}
+
+/// P32, I7. Catches a decoder that still cuts rounds when the next start has forgotten those before: what they held back
+/// would be passed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_abandoned_is_at_work_no_more() {
+    let (has_begun, mut begun) = tokio::sync::mpsc::unbounded_channel();
+    let (go_on, goes_on) = std::sync::mpsc::channel();
+    let done = Arc::new(AtomicU64::new(0));
+    let sink = Busy { has_begun, goes_on, done: Arc::clone(&done) };
+    let mut queue = QueueingSink::start(Box::new(sink), QueueParts::new(settings(1)));
+    let view = queue.view();
+    for number in 1..=3 {
+        put(&mut queue, number, b"x").await.unwrap();
+    }
+    begun.recv().await.expect("a record is at work");
+    let mut abandoned = std::pin::pin!(queue.abandon());
+    assert!(futures::poll!(abandoned.as_mut()).is_pending(), "its record is at work");
+    // The first record goes on, and whatever the abort lets come behind it.
+    drop(go_on);
+    abandoned.await;
+    let at_the_end = done.load(Ordering::SeqCst);
+    assert!(at_the_end >= 1 && !view.worker_alive());
+    let counts = view.counts();
+    assert_eq!((counts.in_flight, counts.processed + counts.dropped), (0, 3));
+    assert_eq!(counts.processed, at_the_end);
+}
+
 /// A clock that counts who looks.
 #[derive(Debug, Default)]
 struct CountingClock(AtomicU64);

@@ -142,3 +142,15 @@ fn starting_over_keeps_numbers_going() {
     record.epoch = u16::MAX;
     assert!(!record.start_over(), "an epoch was given twice");
 }
+
+/// Catches a truncate of the whole table that a look has put down to one before it, and a later look takes for one of a
+/// partition alone.
+#[test]
+fn a_truncate_in_the_middle_of_a_look_is_left_to_the_next() {
+    let mut watched = WatchedRecord { truncated: Lsn(20), explained: Lsn(10), ..WatchedRecord::default() };
+    assert!(watched.is_truncated_within(Lsn(15), Lsn(20)));
+    assert!(!watched.is_truncated_within(Lsn(20), Lsn(30)), "the look has seen it");
+    assert!(!watched.is_truncated_within(Lsn(10), Lsn(19)), "it came behind the look, and empties what that saw");
+    watched.explained = Lsn(20);
+    assert!(!watched.is_truncated_within(Lsn(15), Lsn(20)), "a look has judged it");
+}

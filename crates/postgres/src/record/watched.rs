@@ -70,4 +70,10 @@ impl WatchedRecord {
     pub(crate) fn is_truncate_open(&self) -> bool {
         self.truncated > self.explained
     }
+
+    /// Whether the last truncate that the stream told of came while a look was made, between these ends of the log: the
+    /// files that it saw may be of before or after.
+    pub(crate) fn is_truncated_within(&self, begin: Lsn, end: Lsn) -> bool {
+        self.is_truncate_open() && begin < self.truncated && self.truncated <= end
+    }
 }

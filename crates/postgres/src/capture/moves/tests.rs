@@ -59,6 +59,12 @@ fn only_a_partition_that_was_made_as_one_has_nothing_untold() {
     assert_eq!(moves(&now, &of(Origin { is_born: false, is_empty: true, ..born() }), false), []);
     assert_eq!(moves(&now, &of(Origin { is_born: false, ..born() }), false), [Move::Attached(name("p104"))]);
     assert_eq!(moves(&now, &of(Origin { has_first_file: false, ..born() }), false), [Move::Rewritten(name("p104"))]);
+    // Emptied by itself before the first look: what it had held is in the target.
+    let emptied = Origin { has_first_file: false, is_empty: true, ..born() };
+    assert_eq!(moves(&now, &of(emptied), false), [Move::Emptied(name("p104"))]);
+    assert_eq!(moves(&now, &of(emptied), true), [], "with the whole table, as the stream said");
+    assert_eq!(moves(&now, &of(Origin { is_born: false, ..emptied }), false), []);
+    assert_eq!(moves(&now, &of(Origin { is_empty: true, ..born() }), false), []);
     // Nothing is known of it: the worse is taken.
     assert_eq!(moves(&now, &Answers::default(), false), [Move::Attached(name("p104"))]);
 }
