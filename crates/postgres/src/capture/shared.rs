@@ -604,7 +604,6 @@ mod tests {
             shape: 1,
             copy: Some(CopyRecord { partition: copy, consistent_point: Lsn(20), done: Default::default() }),
             park: None,
-            changed: None,
             watched: None,
             notes: Vec::new(),
         };
