@@ -1,10 +1,12 @@
 //! The encoder of one Parquet file: column by column over many rows at once, by two threads where there is work for two.
 //!
 //! Column by column, since the dictionary of a column stays in the processor's cache while it is used. The second thread
-//! is one of the runtime's blocking pool. It is asked for, never waited for: columns lie in a queue, and what it has not
-//! taken when the first thread is done, it does not get. So a pool that is full costs time, and cannot stand still.
+//! is one of the runtime's blocking pool. It is asked for, never waited for: columns lie in a queue, and a thread that has
+//! not begun when the first one is done gets nothing any more. So a pool that is full costs time, and cannot stand still,
+//! not even one whose threads are all encoders.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::available_parallelism;
 
 use arrow_array::RecordBatch;
@@ -60,6 +62,8 @@ struct Work {
     parts: Vec<RecordBatch>,
     waiting: Mutex<Vec<Column>>,
     done: Mutex<Vec<Column>>,
+    /// Whether the second thread has begun, or may not begin any more: whoever sets it decides.
+    is_decided: AtomicBool,
 }
 
 impl Work {
@@ -102,18 +106,24 @@ impl Encoder {
             return self.columns.iter_mut().try_for_each(|column| column.encode(&parts));
         }
         let waiting = Mutex::new(std::mem::take(&mut self.columns));
-        let work = Arc::new(Work { parts, waiting, done: Mutex::default() });
+        let work = Arc::new(Work { parts, waiting, done: Mutex::default(), is_decided: AtomicBool::new(false) });
         let helper = tokio::task::spawn_blocking({
-            let work = work.clone();
-            move || work.run()
+            // One that begins late must not keep the rows until then.
+            let work = Arc::downgrade(&work);
+            move || match work.upgrade().filter(|work| !work.is_decided.swap(true, Ordering::AcqRel)) {
+                Some(work) => work.run(),
+                None => Ok(()),
+            }
         });
         let own = work.run();
-        // One that has not begun never will.
-        helper.abort();
-        let helped = match helper.await {
-            Ok(helped) => helped,
-            Err(error) if error.is_cancelled() => Ok(()),
-            Err(error) => Err(ParquetError::General(format!("a column's encoder ended: {error}"))),
+        let helped = if work.is_decided.swap(true, Ordering::AcqRel) {
+            helper
+                .await
+                .unwrap_or_else(|error| Err(ParquetError::General(format!("a column's encoder ended: {error}"))))
+        } else {
+            // Its end is not waited for: it comes only once the pool has a thread for it.
+            helper.abort();
+            Ok(())
         };
         own.and(helped)?;
         self.columns = std::mem::take(&mut work.done.lock());
@@ -240,6 +250,30 @@ mod tests {
             at += read.num_rows();
         }
         assert_eq!(at, 60_000);
+    }
+
+    /// Catches an encoder that waits for a thread of a pool whose threads all wait like it.
+    #[test]
+    fn a_pool_without_a_free_thread_does_not_stop_an_encoder() {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .max_blocking_threads(1)
+            .enable_time()
+            .build()
+            .expect("a runtime");
+        let all = rows(0..20_000);
+        let mut encoder = Encoder::new(all.schema(), WriterProperties::builder().build()).expect("the schema fits");
+        encoder.has_help = true;
+        let handle = runtime.handle().clone();
+        let encoded = runtime.block_on(async {
+            let encoding = tokio::task::spawn_blocking(move || {
+                handle.block_on(encoder.write(vec![all])).expect("encoded");
+                encoder.finish().expect("complete").file_metadata().num_rows()
+            });
+            tokio::time::timeout(std::time::Duration::from_secs(20), encoding).await
+        });
+        runtime.shutdown_background();
+        assert_eq!(encoded.expect("it goes on").expect("no panic"), 20_000);
     }
 
     /// Catches a row group that grows past its limit.

@@ -2,7 +2,7 @@
 //! for nothing before the encoder gives it up.
 //!
 //! A guess from a file's first rows, and a cautious one: values rise, and most are new. A column whose values come back in
-//! turns, however many there are, does not rise. A wrong guess costs space, never a value.
+//! turns does not rise, unless one turn is longer than these rows. A wrong guess costs space, never a value.
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Int32Type, Int64Type, TimestampMicrosecondType};

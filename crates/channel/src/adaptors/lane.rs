@@ -2,7 +2,7 @@
 //!
 //! `poll` never blocks and never reads a file: it takes what is there, asks for the next page, and promises a wake
 //! (C57 on the driver's thread). The next page is asked for as soon as one is there to be handed out, so that the device
-//! works while the driver does; a partition holds at most these two.
+//! works while the driver does; a partition holds at most these two, and a few buffers to read into until it has caught up.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -48,8 +48,9 @@ struct Part {
     expects: Option<Epoch>,
     units: VecDeque<StoredUnit>,
     is_from_ring: bool,
-    /// Between two fetches: where the last one ended, so that the next needs no search.
-    page: Page,
+    /// Between two fetches: where the last one ended, so that the next needs no search, and buffers that come back. `None`
+    /// where the ring goes on: there may be many partitions, and each would keep mebibytes for nothing.
+    page: Option<Page>,
     seat: TailSeat,
     fetch: Arc<Fetch>,
     is_fetching: bool,
@@ -87,7 +88,7 @@ impl ChannelLane {
                 expects,
                 units: VecDeque::new(),
                 is_from_ring: false,
-                page: Page::recycling(),
+                page: None,
                 fetch: Arc::default(),
                 is_fetching: false,
                 is_halted: false,
@@ -95,6 +96,12 @@ impl ChannelLane {
             .collect();
         let ids = parts.iter().map(|part| part.partition.id).collect();
         ChannelLane { id, ids, parts, turn: 0, feed, waker: None }
+    }
+
+    /// Whether buffers of pages are kept for any partition.
+    #[cfg(test)]
+    pub(super) fn keeps_buffers(&self) -> bool {
+        self.parts.iter().any(|part| part.page.is_some())
     }
 }
 
@@ -164,7 +171,7 @@ impl Part {
                         self.expects = None;
                         self.is_from_ring = false;
                         self.take_over(page.units.drain(..));
-                        self.page = page;
+                        self.page = Some(page);
                     }
                     Some(Err(error)) => self.pass(error, feed)?,
                     // Unrun: the pool is closed.
@@ -182,12 +189,14 @@ impl Part {
                 let records = u32::try_from(limit.rows).unwrap_or(u32::MAX);
                 if self.partition.ring.take(self.cursor, tail, records, limit.bytes, &mut units) {
                     self.is_from_ring = true;
+                    self.page = None;
                     self.take_over(units.drain(..));
                 } else {
                     self.fetch(tail, lane_waker);
                     return Ok(false);
                 }
             } else if !self.seat.is_past_or_register(self.cursor, waker) {
+                self.page = None;
                 return Ok(false);
             }
         }
@@ -208,7 +217,7 @@ impl Part {
         self.fetch = Arc::clone(&fetch);
         self.is_fetching = true;
         let (partition, expects) = (Arc::clone(&self.partition), self.expects);
-        let page = std::mem::take(&mut self.page);
+        let page = self.page.take().unwrap_or_else(Page::recycling);
         let read = page_job(&partition, cursor, tail, PAGE_RECORDS, PAGE_BYTES, page);
         let waker = lane_waker.clone();
         let own = Arc::clone(&partition);

@@ -89,8 +89,8 @@ fn assert_rows(rows: &RecordBatch, first: u64) {
     }
 }
 
-/// Catches a lane that loses, repeats or changes rows where ring, pages and waiting meet, or that promises a wake and gives
-/// none (C57, C69).
+/// Catches a lane that loses, repeats or changes rows where ring, pages and waiting meet, that promises a wake and gives
+/// none, or that keeps what it read pages into once it follows the ring (C57, C69, I6).
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lane_yields_every_record_once_from_pages_ring_and_wakes() {
     let world = World::new();
@@ -115,9 +115,10 @@ async fn a_lane_yields_every_record_once_from_pages_ring_and_wakes() {
         })
     };
     let bench = tokio::task::spawn_blocking(move || {
-        let mut seen = 0u64;
+        let (mut seen, mut has_kept) = (0u64, false);
         while seen < 1_200 {
             let batch = bench.next(&mut lane, LIMIT, PATIENCE).unwrap().unwrap();
+            has_kept |= lane.keeps_buffers();
             assert!(batch.rows.num_rows() <= LIMIT.rows);
             assert_eq!(batch.covered().range.start, Place::of(Offset(seen)));
             assert_rows(&batch.rows, seen);
@@ -125,6 +126,8 @@ async fn a_lane_yields_every_record_once_from_pages_ring_and_wakes() {
             LaneBench::deliver(batch);
         }
         assert_eq!(bench.watermark(P0), Some(Place::of(Offset(1_200))));
+        bench.next(&mut lane, LIMIT, Duration::ZERO).unwrap_err();
+        assert!(has_kept && !lane.keeps_buffers());
         bench
     });
     publisher.await.unwrap();

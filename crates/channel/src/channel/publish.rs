@@ -72,7 +72,11 @@ impl Channel {
     pub async fn publish(&self, record: Record, options: PublishOptions) -> PublishOutcome {
         let call = Call::new(&options);
         match self.begin(std::slice::from_ref(&record), &call) {
-            Step::Ticket(ticket) => ticket.await,
+            Step::Ticket(ticket) => {
+                // The unit has its bytes; the queue's limits know of no second copy.
+                drop(record);
+                ticket.await
+            }
             step => self.go_on(step, vec![record], &call).await.await,
         }
     }
@@ -128,6 +132,7 @@ impl Channel {
             Step::Ticket(ticket) => ticket,
             Step::Refused(error, link) => self.refused(error, records, link.as_ref()),
             Step::Waiting(partition, tried, ticket) => {
+                drop(records);
                 let bytes = tried.units().map_or(0, |units| units.unit_bytes());
                 let handed = partition.intake.wait_to_hand_over(tried, call.expires(), call.deadline).await;
                 self.handed_over(partition, handed, 1, bytes);

@@ -18,8 +18,6 @@ use crate::committer::{After, Committer};
 #[derive(Debug)]
 pub(crate) struct CommitPool {
     shared: Arc<Shared>,
-    threads_max: usize,
-    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 #[derive(Debug, Default)]
@@ -28,6 +26,8 @@ struct Shared {
     work: Condvar,
     /// Length of `queue.ready`, for a look without the lock.
     ready: AtomicUsize,
+    threads_max: usize,
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 #[derive(Debug, Default)]
@@ -65,7 +65,7 @@ impl Ord for Later {
 
 impl CommitPool {
     pub(crate) fn new(threads_max: usize) -> CommitPool {
-        CommitPool { shared: Arc::default(), threads_max: threads_max.max(1), threads: Mutex::default() }
+        CommitPool { shared: Arc::new(Shared { threads_max: threads_max.max(1), ..Shared::default() }) }
     }
 
     /// Puts a committer at the back of the run queue.
@@ -80,7 +80,7 @@ impl CommitPool {
             }
             queue.ready.push_back(committer);
             self.shared.ready.store(queue.ready.len(), Ordering::Release);
-            let needs = queue.ready.len() > queue.idle && queue.threads < self.threads_max;
+            let needs = queue.ready.len() > queue.idle && queue.threads < self.shared.threads_max;
             if needs {
                 queue.threads += 1;
             }
@@ -88,21 +88,7 @@ impl CommitPool {
         };
         self.shared.work.notify_one();
         if needs_thread {
-            self.add_thread();
-        }
-    }
-
-    fn add_thread(&self) {
-        let mut threads = self.threads.lock();
-        let shared = Arc::clone(&self.shared);
-        let number = threads.len();
-        match std::thread::Builder::new().name(format!("commit-{number}")).spawn(move || run(&shared)) {
-            Ok(thread) => threads.push(thread),
-            Err(error) => {
-                let mut queue = self.shared.queue.lock();
-                queue.threads -= 1;
-                tracing::error!(cause = %error, threads = queue.threads, "no further commit thread could be started");
-            }
+            add_thread(&self.shared);
         }
     }
 
@@ -127,9 +113,24 @@ impl CommitPool {
             }
         }
         drop(queue);
-        for thread in self.threads.lock().drain(..) {
+        for thread in self.shared.threads.lock().drain(..) {
             // It has left its loop; a panic in it was reported there.
             let _ = thread.join();
+        }
+    }
+}
+
+/// Starts a thread that the queue counts already.
+fn add_thread(shared: &Arc<Shared>) {
+    let mut threads = shared.threads.lock();
+    let own = Arc::clone(shared);
+    let number = threads.len();
+    match std::thread::Builder::new().name(format!("commit-{number}")).spawn(move || run(&own)) {
+        Ok(thread) => threads.push(thread),
+        Err(error) => {
+            let mut queue = shared.queue.lock();
+            queue.threads -= 1;
+            tracing::error!(cause = %error, threads = queue.threads, "no further commit thread could be started");
         }
     }
 }
@@ -138,7 +139,7 @@ impl CommitPool {
 /// publishes again at once meets a thread that is awake.
 const SPIN: Duration = Duration::from_micros(20);
 
-fn run(shared: &Shared) {
+fn run(shared: &Arc<Shared>) {
     while let Some(mut committer) = next(shared) {
         let after = match catch_unwind(AssertUnwindSafe(|| committer.turn())) {
             Ok(after) => after,
@@ -194,7 +195,7 @@ fn put_back(shared: &Shared, committer: Box<Committer>, after: After) {
     }
 }
 
-fn next(shared: &Shared) -> Option<Box<Committer>> {
+fn next(shared: &Arc<Shared>) -> Option<Box<Committer>> {
     let mut has_spun = false;
     let mut queue = shared.queue.lock();
     loop {
@@ -203,10 +204,13 @@ fn next(shared: &Shared) -> Option<Box<Committer>> {
         }
         let now = Instant::now();
         if queue.later.peek().is_some_and(|Reverse(later)| later.at <= now) {
-            return queue.later.pop().map(|Reverse(later)| later.committer);
+            let committer = queue.later.pop().map(|Reverse(later)| later.committer);
+            leave_rest(shared, queue);
+            return committer;
         }
         if let Some(committer) = queue.ready.pop_front() {
             shared.ready.store(queue.ready.len(), Ordering::Release);
+            leave_rest(shared, queue);
             return Some(committer);
         }
         // A thread that spins counts as idle, so that nobody starts another one for what it is about to take.
@@ -224,6 +228,23 @@ fn next(shared: &Shared) -> Option<Box<Committer>> {
             shared.work.wait(&mut queue);
         }
         queue.idle -= 1;
+    }
+}
+
+/// Sees to it that somebody looks after what is left while this thread is in a turn, which may hang in its device (I13):
+/// who published into a partition that stands in the queue wakes nobody.
+fn leave_rest(shared: &Arc<Shared>, mut queue: MutexGuard<'_, RunQueue>) {
+    if queue.ready.is_empty() && queue.later.is_empty() {
+        return;
+    }
+    if queue.idle > 0 {
+        drop(queue);
+        // It takes it, or learns of its time.
+        shared.work.notify_one();
+    } else if queue.threads < shared.threads_max {
+        queue.threads += 1;
+        drop(queue);
+        add_thread(shared);
     }
 }
 

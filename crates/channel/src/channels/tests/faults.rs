@@ -1,7 +1,7 @@
 use landfall_log::{Fault, Loss, Operation};
 use landfall_types::Timestamp;
 
-use super::slow_vfs::PanicIn;
+use super::slow_vfs::{PanicIn, Trouble};
 use super::*;
 
 impl World {
@@ -109,6 +109,52 @@ async fn uncertain_partition_recovers_by_itself_and_neighbours_do_not_notice() {
             channels.close();
         }
     }
+}
+
+/// Catches a thread that goes to a partition whose device hangs and leaves a busy neighbour standing in the run queue, where
+/// no publish wakes anybody (C29, I13).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_settle_that_hangs_leaves_a_busy_neighbour_running() {
+    let world = World::in_memory();
+    let vfs = Arc::clone(world.vfs.as_ref().unwrap());
+    let (channels, channel) = world.open(small_segments());
+    let neighbour = channels.create("neighbour", small_segments()).unwrap();
+    publishing::settle_down(&vfs).await;
+    let patience = Instant::now() + Duration::from_secs(20);
+    vfs.set_trouble(Some((NAME, Trouble::Fails)));
+    let ticket = channel.submit_batch(vec![record(0)], PublishOptions::default()).await;
+    while channel.status().partitions[0].state != "uncertain" {
+        assert!(Instant::now() < patience, "no append failed");
+        tokio::task::yield_now().await;
+    }
+    let is_over = Arc::new(AtomicBool::new(false));
+    let publishers: Vec<_> = (0..8u64)
+        .map(|n| {
+            let (neighbour, is_over) = (neighbour.clone(), Arc::clone(&is_over));
+            tokio::spawn(async move {
+                let mut count = 0u64;
+                while !is_over.load(Ordering::SeqCst) {
+                    committed(neighbour.publish(record(n), PublishOptions::default()).await);
+                    count += 1;
+                }
+                count
+            })
+        })
+        .collect();
+    vfs.set_trouble(Some((NAME, Trouble::Hangs)));
+    while vfs.hanging() == 0 {
+        assert!(Instant::now() < patience, "no settle met the hanging device");
+        tokio::task::yield_now().await;
+    }
+    let one = neighbour.publish(record(9), PublishOptions::default());
+    committed(tokio::time::timeout(Duration::from_secs(10), one).await.expect("the neighbour goes on"));
+    is_over.store(true, Ordering::SeqCst);
+    for publisher in publishers {
+        assert!(publisher.await.unwrap() > 0);
+    }
+    vfs.set_trouble(None);
+    committed(ticket.await);
+    channels.close();
 }
 
 /// Catches a publish that is answered NotStored although its record is in the log, when its future is dropped or runs out

@@ -1,12 +1,13 @@
-//! The in-memory file system with syncs that take time and are counted.
+//! The in-memory file system with syncs that take time and are counted, and with a part of it in trouble.
 
 use std::io::{self, IoSlice};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use landfall_log::{Access, DirEntry, MemoryVfs, Vfs, VfsFile};
+use parking_lot::{Condvar, Mutex};
 
 #[derive(Debug)]
 pub(super) struct SlowVfs {
@@ -20,6 +21,37 @@ struct Device {
     syncs: AtomicU64,
     panics: AtomicU64,
     panics_left: AtomicU64,
+    trouble: Mutex<Option<(&'static str, Trouble)>>,
+    changed: Condvar,
+    hanging: AtomicU64,
+}
+
+/// What becomes of syncs under a directory, of commit threads alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Trouble {
+    Fails,
+    /// Until the trouble changes.
+    Hangs,
+}
+
+impl Device {
+    fn meet_trouble(&self, path: &Path) -> io::Result<()> {
+        if !std::thread::current().name().is_some_and(|name| name.starts_with("commit-")) {
+            return Ok(());
+        }
+        let mut trouble = self.trouble.lock();
+        let own = |now: &Option<(&str, Trouble)>| {
+            now.filter(|(part, _)| path.iter().any(|own| own == *part)).map(|(_, trouble)| trouble)
+        };
+        if own(&trouble) == Some(Trouble::Hangs) {
+            self.hanging.fetch_add(1, Ordering::SeqCst);
+            while own(&trouble) == Some(Trouble::Hangs) {
+                self.changed.wait(&mut trouble);
+            }
+            self.hanging.fetch_sub(1, Ordering::SeqCst);
+        }
+        if own(&trouble) == Some(Trouble::Fails) { Err(io::Error::other("injected")) } else { Ok(()) }
+    }
 }
 
 impl SlowVfs {
@@ -43,6 +75,17 @@ impl SlowVfs {
         self.device.panics_left.store(times, Ordering::Release);
     }
 
+    /// Commit threads' syncs of files under a directory of this name fail or hang from now on; `None`: no more.
+    pub(super) fn set_trouble(&self, trouble: Option<(&'static str, Trouble)>) {
+        *self.device.trouble.lock() = trouble;
+        self.device.changed.notify_all();
+    }
+
+    /// Syncs that hang now.
+    pub(super) fn hanging(&self) -> u64 {
+        self.device.hanging.load(Ordering::SeqCst)
+    }
+
     /// Syncs of files so far, housekeeping's included.
     pub(super) fn syncs(&self) -> u64 {
         self.device.syncs.load(Ordering::Relaxed)
@@ -52,7 +95,7 @@ impl SlowVfs {
 impl Vfs for SlowVfs {
     fn open(&self, path: &Path, access: Access) -> io::Result<Arc<dyn VfsFile>> {
         let file = self.memory.open(path, access)?;
-        Ok(Arc::new(SlowFile { file, device: Arc::clone(&self.device) }))
+        Ok(Arc::new(SlowFile { file, path: path.into(), device: Arc::clone(&self.device) }))
     }
     fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
         self.memory.list(dir)
@@ -87,6 +130,7 @@ pub(super) enum PanicIn {
 #[derive(Debug)]
 struct SlowFile {
     file: Arc<dyn VfsFile>,
+    path: PathBuf,
     device: Arc<Device>,
 }
 
@@ -104,6 +148,7 @@ impl VfsFile for SlowFile {
         // The delay is the device's, not a wait for something.
         std::thread::sleep(Duration::from_micros(self.device.sync_micros.load(Ordering::Relaxed)));
         self.device.syncs.fetch_add(1, Ordering::Relaxed);
+        self.device.meet_trouble(&self.path)?;
         let left = &self.device.panics_left;
         let is_due = left.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| left.checked_sub(1)).is_ok();
         let panics = if is_due { self.device.panics.load(Ordering::Relaxed) } else { 0 };
