@@ -15,6 +15,8 @@ use landfall_engine::contract::{
 };
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+use tokio::task::JoinError;
 
 use crate::code;
 use crate::commit::{CommitFailure, Committed, Ours};
@@ -98,7 +100,7 @@ impl DeltaWriter {
             inside.store(shard.group.is_inside(), Ordering::Release);
             show(shard, &opened, &full, &held);
         };
-        match tokio::task::spawn_blocking(work).await {
+        match encoding(work).await {
             Ok(()) => Ok(Written::Accepted),
             Err(error) => Err(SinkError::Later {
                 code: code::GROUP_LOST,
@@ -144,6 +146,21 @@ impl DeltaWriter {
     }
 }
 
+/// Threads of the blocking pool that encode at once, over all tables. Each waits for its files, which are written on
+/// threads of the same pool: were all of them taken, as by a drain of as many tables, none would ever end.
+static ENCODERS: Semaphore = Semaphore::const_new(64);
+
+/// Does work that encodes and waits for files.
+async fn encoding<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, JoinError> {
+    // It is never closed, so there always is a permit in the end. The work keeps it: nobody may wait for its end.
+    let permit = ENCODERS.acquire().await;
+    tokio::task::spawn_blocking(move || {
+        let _permit = permit;
+        work()
+    })
+    .await
+}
+
 /// Publishes how the shard stands, for `wants_barrier` and the status.
 fn show(shard: &Shard, opened: &Opened, full: &AtomicBool, held: &Mutex<Held>) {
     let mut held = held.lock();
@@ -175,7 +192,7 @@ impl Shard {
             let group = std::mem::take(&mut self.group);
             let files = opened.shapes.first().files.clone();
             let (ids, runtime) = (group.batches().to_vec(), Handle::current());
-            let sealed = tokio::task::spawn_blocking(move || runtime.block_on(group.seal(&files))).await;
+            let sealed = encoding(move || runtime.block_on(group.seal(&files))).await;
             let why = match sealed {
                 Ok(Ok(sealed)) => {
                     self.sealed = Some(sealed);
@@ -280,5 +297,31 @@ impl ShardWriter for DeltaWriter {
             let mut held = self.held.lock();
             *held = Held { closed_early: held.closed_early, ..Held::default() };
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Catches encoders that take every thread of the pool and wait for ever for the files that others of its threads would
+    /// write, as when hundreds of tables are flushed at once (I11).
+    #[test]
+    fn encoders_leave_threads_to_what_they_wait_for() {
+        let threads = ENCODERS.available_permits() + 1;
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().max_blocking_threads(threads).enable_time().build().unwrap();
+        let outcome = runtime.block_on(async {
+            let all = (0..4 * threads).map(|_| {
+                let here = Handle::current();
+                tokio::spawn(encoding(move || here.block_on(tokio::task::spawn_blocking(|| ())).is_ok()))
+            });
+            tokio::time::timeout(Duration::from_secs(30), futures::future::join_all(all)).await
+        });
+        runtime.shutdown_background();
+        let ended = outcome.expect("all of them end");
+        assert!(ended.into_iter().all(|one| matches!(one, Ok(Ok(true)))));
     }
 }
