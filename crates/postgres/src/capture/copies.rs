@@ -125,8 +125,8 @@ impl Copies {
         self.state = State::Running { task, partitions, generation };
     }
 
-    /// Goes on with what waits for a copy; comes back when the stream has to start again with a snapshot that is ready.
-    /// Cancel-safe.
+    /// Goes on with what waits for a copy; comes back when the stream has to start again, with a snapshot that is ready or
+    /// without the tables whose copy has failed. Cancel-safe.
     pub(super) async fn until_ready(&mut self, shared: &Arc<Shared>, generation: Generation) {
         loop {
             match &mut self.state {
@@ -157,6 +157,11 @@ impl Copies {
                         shared.sight.lock().copy = None;
                         shared.copies_fail(partitions);
                         self.wait(shared, &ended);
+                        // Their streams end before the next snapshot is taken: what they bring past its point would come
+                        // a second time behind the next copy.
+                        if !shared.wanting(generation).is_empty() {
+                            return;
+                        }
                     }
                 },
                 State::Waiting { until } => {
@@ -231,4 +236,56 @@ async fn prepare(shared: Arc<Shared>, wanted: BTreeSet<RelationId>) -> Result<Pr
         return Err(Ended::Later { code: crate::code::NO_TABLE, text });
     }
     Ok(Prepared { exported, tables: found, sightings, server })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use landfall_engine::contract::LaneWaker;
+
+    use super::*;
+    use crate::record::{CopyRecord, SourceRecord, TablePhase, TableRecord};
+    use crate::{ConnectOptions, SlotIdentity, TableName};
+
+    /// Catches a table that is followed while the snapshot of its next copy is taken, after the one before had failed: what
+    /// comes in between lands twice, once behind each (I4).
+    #[tokio::test]
+    async fn a_copy_that_fails_ends_the_stream_of_its_table_before_the_next_snapshot() {
+        let slot = SlotIdentity {
+            system_identifier: 7,
+            database_oid: 5,
+            slot: "landfall_shop".to_owned(),
+            plugin: crate::PLUGIN.to_owned(),
+            consistent_point: Lsn(20),
+        };
+        let copy = CopyRecord { partition: 9, consistent_point: Lsn(20), done: Default::default() };
+        let connect = ConnectOptions::parse("postgres://landfall@db/shop", None, None).expect("a url");
+        let options = CaptureOptions::new("shop", connect, Vec::new());
+        let mut record = SourceRecord::intent(slot.slot.clone(), 7, 5, 1, options.option_set());
+        record.made(slot);
+        record.tables = vec![TableRecord {
+            relation: RelationId(1),
+            name: TableName { schema: "public".into(), table: "items".into() },
+            target: "public.items".to_owned(),
+            stream_partition: 8,
+            phase: TablePhase::Copying,
+            shape: 1,
+            copy: Some(copy),
+            park: None,
+            watched: None,
+            notes: Vec::new(),
+        }];
+        let shared = Arc::new(Shared::new(options, Some(record), LaneWaker::new(|| {})));
+        let generation = shared.handover.generation();
+        let partitions = vec![PartitionId(9)];
+        shared.copies_begin(&partitions, generation);
+        let fails =
+            async { Err(Ended::Later { code: crate::code::COPY_FAILED, text: "the snapshot is gone".to_owned() }) };
+        let mut copies = Copies::new();
+        copies.state = State::Running { task: Task::spawn(fails), partitions, generation };
+        let again = tokio::time::timeout(Duration::from_millis(500), copies.until_ready(&shared, generation)).await;
+        assert!(again.is_ok(), "the stream starts again");
+        assert!(matches!(copies.state, State::Waiting { .. }), "and no snapshot is taken before");
+    }
 }

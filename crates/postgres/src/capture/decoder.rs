@@ -413,7 +413,7 @@ impl Decoder {
         let mut parts = std::mem::take(&mut self.cut_before);
         parts.extend(cut.batches.iter().map(|(partition, ready)| (*partition, ready.end)));
         // Known before the engine can have settled it.
-        self.shared.progress.lock().issued(parts, cut.end);
+        self.shared.issued(parts, cut.end);
         for (partition, ready) in cut.batches {
             self.hand_over(partition, ready);
         }
