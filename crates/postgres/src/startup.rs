@@ -99,7 +99,8 @@ pub fn decide(options: &StartupOptions, facts: &Facts<'_>, record: Option<&Sourc
 fn start(options: &StartupOptions, facts: &Facts<'_>) -> Result<Decision, StartupProblem> {
     let Some(slot) = facts.slot else { return first_start(options, facts, false) };
     if !options.adopts_slot || options.copies {
-        return Err(StartupProblem::SlotForeign { slot: slot.name.clone() });
+        let database = slot.database.clone().unwrap_or_else(|| "none".to_owned());
+        return Err(StartupProblem::SlotForeign { slot: slot.name.clone(), database });
     }
     let at = usable(slot, options, facts)?;
     publication_is_complete(options, facts, None)?;

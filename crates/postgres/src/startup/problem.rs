@@ -36,11 +36,13 @@ pub enum StartupProblem {
     },
     /// A slot without progress.
     #[error(
-        "slot `{slot}` exists and nothing is stored about it, so it is not ours. If nothing else uses it: `SELECT pg_drop_replication_slot('{slot}');`. To go on from where it stands, without a copy: `slot.adopt: true` with `snapshot.mode: never` (LF-PG0202)"
+        "slot `{slot}` exists, for database `{database}`, and nothing is stored about it, so it is not ours. Another one for this pipeline: `slot: {{ name: … }}`. If nothing else uses it: `SELECT pg_drop_replication_slot('{slot}');`. To go on from where it stands, without a copy: `slot.adopt: true` with `snapshot.mode: never` (LF-PG0202)"
     )]
     SlotForeign {
         /// The slot.
         slot: String,
+        /// Whose changes it holds: slots of all databases of a server share their names.
+        database: String,
     },
     /// Somebody reads from it.
     #[error(
