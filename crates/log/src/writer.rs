@@ -289,7 +289,8 @@ impl LogWriter {
         let began = self.options.clock.instant();
         // Whole pages: one that is in no cache would have to be read before a part of it is written.
         let end_byte = start.byte + bytes;
-        let padding = end_byte.next_multiple_of(PAGE).min(prepared.max(end_byte)) - end_byte;
+        let page_end = if units.is_empty() { end_byte } else { end_byte.next_multiple_of(PAGE) };
+        let padding = page_end.min(prepared.max(end_byte)) - end_byte;
         let written = self.gather.write(units, padding as usize, self.active.file.as_ref(), start.byte);
         self.gather.shrink();
         times.write = self.elapsed(began);

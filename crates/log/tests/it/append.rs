@@ -248,6 +248,16 @@ fn the_same_holds_on_disk_beside_housekeeping() {
     assert!(dir.join("spare.0").exists());
 }
 
+/// Would catch an append of nothing that counts the zeros behind it as bytes that were not written, and so ends uncertain.
+#[test]
+fn an_append_of_nothing_is_durable_where_it_stands() {
+    let mut opened = open(&MemoryVfs::new());
+    append_to(&mut opened, 3, 50);
+    assert_eq!(durable(opened.writer.append(Offset(3), &[])), Offset(3));
+    append_to(&mut opened, 5, 50);
+    assert_whole(&opened, 50);
+}
+
 /// Would catch the zeros behind an append, which fill its last page, growing a segment past its bound or covering a unit.
 #[test]
 fn what_fills_the_last_page_of_an_append_stays_in_its_bounds() {
