@@ -270,6 +270,7 @@ impl Channels {
             let durable = floor.max(known_tails.of(id));
             let partition = Partition::open(parts, self.store(&identity, &options, dir.as_deref(), id, durable));
             shared.threads.housekeeping.add(&partition);
+            shared.threads.deadlines.add(&partition);
             partition
         };
         let partitions = in_parallel(options.partitions, open);

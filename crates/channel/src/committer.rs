@@ -161,6 +161,7 @@ impl Committer {
         if !partition.threads.is_owner() {
             return self.stand_down();
         }
+        self.ensure_spare();
         let (records_max, bytes_max) = self.turn_limits();
         if let Some(errands) = partition.intake.claim(records_max, bytes_max, &mut self.batch) {
             return self.run_errands(errands);
@@ -200,17 +201,22 @@ impl Committer {
         (turn.records, turn.bytes.as_usize().min(append_max))
     }
 
+    /// A fence must never need new space (C42). Where housekeeping is behind, this partition does its own, before anything is
+    /// taken out of the queue.
+    fn ensure_spare(&self) {
+        let partition = &self.partition;
+        if self.writer.as_ref().is_some_and(|writer| !writer.has_spare())
+            && let Some(Err(error)) = partition.upkeep().map(|upkeep| upkeep.run())
+        {
+            tracing::warn!(channel = %partition.channel, partition = %partition.id, code = "LF-CH0030", cause = %error, "no spare file could be made");
+        }
+    }
+
     /// Steps 3 to 7 of C23. A unit is in `batch` until it is judged and from its claim on in the partition's list, so
     /// that a panic anywhere leaves each where the recovery finds and answers it.
     fn append(&mut self) -> After {
         let partition = Arc::clone(&self.partition);
-        let Some(writer) = self.writer.as_mut() else { return After::Park };
-        if !writer.has_spare() {
-            // A fence must never need new space (C42). Housekeeping is behind, so this partition does its own.
-            if let Some(Err(error)) = partition.upkeep().map(|upkeep| upkeep.run()) {
-                tracing::warn!(channel = %partition.channel, partition = %partition.id, code = "LF-CH0030", cause = %error, "no spare file could be made");
-            }
-        }
+        let Some(writer) = self.writer.as_ref() else { return After::Park };
         let epoch = writer.epoch();
         let claimed_at = Instant::now();
         let time = Timestamp(partition.clock.now().0.max(self.last_time.0));
@@ -254,6 +260,7 @@ impl Committer {
             partition.claimed.lock().push(Claimed { queued, first: next, ticket, rest });
             next = end;
         }
+        partition.intake.judged();
         let after = if units.is_empty() {
             self.units = units;
             After::Again
@@ -366,7 +373,7 @@ impl Committer {
             epoch: self.writer.as_ref().map(|writer| writer.epoch()).unwrap_or_default(),
             class: self.class(),
             duplicate: true,
-            timings: Default::default(),
+            passed: None,
         }
     }
 

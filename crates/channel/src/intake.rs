@@ -7,12 +7,14 @@ mod handover;
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use landfall_types::PartitionId;
+use metrics::{Counter, Gauge};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -58,13 +60,20 @@ pub(crate) struct Intake {
     limits: QueueLimits,
     admission: Admission,
     process: ProcessBudget,
+    counts: Counts,
     /// Told when nothing is queued or claimed any more.
     pub(crate) emptied: Notify,
 }
 
 #[derive(Default)]
 struct Inside {
-    tickets: VecDeque<QueuedUnit>,
+    /// Each with its number: how many were queued before it.
+    tickets: VecDeque<(u64, QueuedUnit)>,
+    handed_over: u64,
+    /// Units are between the queue and the list of what is claimed.
+    is_judging: bool,
+    /// Not counted in the metrics yet.
+    arrived: Arrived,
     /// Reserved: queued, claimed, or granted to someone who is about to queue.
     items: usize,
     bytes: usize,
@@ -80,6 +89,42 @@ impl std::fmt::Debug for Inside {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Inside").field("items", &self.items).field("bytes", &self.bytes).finish_non_exhaustive()
     }
+}
+
+/// Units that were queued.
+#[derive(Debug, Default)]
+struct Arrived {
+    items: u64,
+    bytes: u64,
+}
+
+/// Where they are counted: once a turn, since a counter that all publishers share costs each of them more than its lock.
+#[derive(Debug)]
+pub(crate) struct Counts {
+    pub(crate) accepted: Counter,
+    pub(crate) in_flight: Gauge,
+    pub(crate) items: Counter,
+    pub(crate) bytes: Counter,
+}
+
+impl Counts {
+    fn add(&self, arrived: &mut Arrived) {
+        let Arrived { items, bytes } = std::mem::take(arrived);
+        if items > 0 {
+            self.accepted.increment(items);
+            self.in_flight.increment(items as f64);
+            self.items.increment(items);
+            self.bytes.increment(bytes);
+        }
+    }
+}
+
+/// What a look at the queue found.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Queue {
+    /// How many were ever queued.
+    pub(crate) handed_over: u64,
+    pub(crate) is_waiting: bool,
 }
 
 /// Someone's place in the line for room.
@@ -106,6 +151,7 @@ impl Intake {
         limits: QueueLimits,
         admission: Admission,
         process: ProcessBudget,
+        counts: Counts,
     ) -> Self {
         Intake {
             partition,
@@ -114,6 +160,7 @@ impl Intake {
             limits,
             admission,
             process,
+            counts,
             emptied: Notify::new(),
         }
     }
@@ -196,13 +243,8 @@ impl Intake {
     /// The reservation is there; cancelled tickets are left out and their room comes back with the next claim.
     fn push(&self, inside: &mut Inside, units: Handover) -> Option<Box<Committer>> {
         match units {
-            Handover::One(unit) => {
-                unit.cell.queue();
-                inside.tickets.push_back(unit);
-            }
-            Handover::Many(units) => inside.tickets.extend(units.into_iter().inspect(|unit| {
-                unit.cell.queue();
-            })),
+            Handover::One(unit) => inside.queue(unit),
+            Handover::Many(units) => units.into_iter().for_each(|unit| inside.queue(unit)),
         }
         self.queued.store(inside.tickets.len(), Ordering::Relaxed);
         inside.parked.take()
@@ -290,26 +332,48 @@ impl Intake {
         if inside.errands.any() {
             return Some(std::mem::take(&mut inside.errands));
         }
+        self.counts.add(&mut inside.arrived);
         let (mut records, mut bytes) = (0u32, 0usize);
-        while let Some(next) = inside.tickets.front() {
+        while let Some((_, next)) = inside.tickets.front() {
             records = records.saturating_add(next.body.records());
             // A head and padding come on top of each body.
             bytes = bytes.saturating_add(next.body.encoded_len() + 64);
             if !into.is_empty() && (records > records_max || bytes > bytes_max) {
                 break;
             }
-            into.extend(inside.tickets.pop_front());
+            into.extend(inside.tickets.pop_front().map(|(_, unit)| unit));
         }
+        inside.is_judging = !into.is_empty();
         self.queued.store(inside.tickets.len(), Ordering::Relaxed);
         None
+    }
+
+    /// What was claimed is in the list of the claimed, or answered.
+    pub(crate) fn judged(&self) {
+        self.inside.lock().is_judging = false;
+    }
+
+    /// Tells the tickets with these numbers that they have waited for long. `None`: some are between queue and claim, and
+    /// nobody is told.
+    pub(crate) fn tell(&self, numbers: Range<u64>, wake: &mut Vec<Waker>) -> Option<Queue> {
+        let mut inside = self.inside.lock();
+        self.counts.add(&mut inside.arrived);
+        if inside.is_judging {
+            return None;
+        }
+        let from = inside.tickets.partition_point(|(number, _)| *number < numbers.start);
+        let told = inside.tickets.range(from..).take_while(|(number, _)| *number < numbers.end);
+        told.for_each(|(_, unit)| unit.cell.tell(wake));
+        Some(Queue { handed_over: inside.handed_over, is_waiting: !inside.tickets.is_empty() })
     }
 
     /// Takes a cancelled ticket out; true if it was still queued, and its room is given back.
     pub(crate) fn remove(&self, unit: &QueuedUnit) -> bool {
         let removed = {
             let mut inside = self.inside.lock();
-            let at = inside.tickets.iter().position(|queued| Arc::ptr_eq(queued, unit));
-            let removed = at.and_then(|at| inside.tickets.remove(at));
+            let at = inside.tickets.iter().position(|(_, queued)| Arc::ptr_eq(queued, unit));
+            let removed = at.and_then(|at| inside.tickets.remove(at)).map(|(_, unit)| unit);
+            self.counts.add(&mut inside.arrived);
             self.queued.store(inside.tickets.len(), Ordering::Relaxed);
             removed
         };
@@ -323,7 +387,8 @@ impl Intake {
     pub(crate) fn take_all(&self) -> Vec<QueuedUnit> {
         let mut inside = self.inside.lock();
         self.queued.store(0, Ordering::Relaxed);
-        inside.tickets.drain(..).collect()
+        self.counts.add(&mut inside.arrived);
+        inside.tickets.drain(..).map(|(_, unit)| unit).collect()
     }
 
     /// Leaves the committer here until there is work; gives it back if there is some already.
@@ -428,6 +493,14 @@ impl Intake {
 }
 
 impl Inside {
+    fn queue(&mut self, unit: QueuedUnit) {
+        unit.cell.queue();
+        self.arrived.items += 1;
+        self.arrived.bytes += unit.bytes as u64;
+        self.tickets.push_back((self.handed_over, unit));
+        self.handed_over += 1;
+    }
+
     fn check_gate(&self, intake: &Intake) -> Result<(), PublishError> {
         if let Gate::Closed(error) = &self.gate {
             return Err(error.clone());

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use landfall_types::{Code, Coded, PartitionId};
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 
+use crate::intake::Counts;
 use crate::outcome::UnresolvedCause;
 
 pub(crate) struct PartitionMetrics {
     channel: Arc<str>,
     partition: String,
-    pub(crate) accepted: Counter,
     pub(crate) committed: Counter,
     pub(crate) duplicate: Counter,
     pub(crate) cancelled: Counter,
@@ -21,9 +21,7 @@ pub(crate) struct PartitionMetrics {
     pub(crate) queue_wait_seconds: Histogram,
     pub(crate) ack_seconds: Histogram,
     pub(crate) syncs: Counter,
-    pub(crate) items_in: Counter,
     pub(crate) items_out: Counter,
-    pub(crate) bytes_in: Counter,
     pub(crate) bytes_out: Counter,
     pub(crate) tail_offset: Gauge,
     pub(crate) log_start_offset: Gauge,
@@ -54,7 +52,6 @@ impl PartitionMetrics {
             };
         }
         PartitionMetrics {
-            accepted: both!(counter, "landfall_publish_accepted_total"),
             committed: both!(counter, "landfall_publish_committed_total"),
             duplicate: both!(counter, "landfall_publish_duplicate_total"),
             cancelled: both!(counter, "landfall_publish_cancelled_total"),
@@ -65,9 +62,7 @@ impl PartitionMetrics {
             queue_wait_seconds: both!(histogram, "landfall_queue_wait_seconds"),
             ack_seconds: both!(histogram, "landfall_ack_seconds"),
             syncs: both!(counter, "landfall_syncs_total"),
-            items_in: both!(counter, "landfall_queue_items_in_total"),
             items_out: both!(counter, "landfall_queue_items_out_total"),
-            bytes_in: both!(counter, "landfall_queue_bytes_in_total"),
             bytes_out: both!(counter, "landfall_queue_bytes_out_total"),
             tail_offset: both!(gauge, "landfall_tail_offset"),
             log_start_offset: both!(gauge, "landfall_log_start_offset"),
@@ -82,6 +77,17 @@ impl PartitionMetrics {
             read_segment: both!(counter, "landfall_read_records_total", "from" => "segment"),
             channel: Arc::clone(channel),
             partition: number,
+        }
+    }
+
+    /// What the queue counts itself.
+    pub(crate) fn arrivals(&self) -> Counts {
+        let labels = [("channel", self.channel.to_string()), ("partition", self.partition.clone())];
+        Counts {
+            accepted: counter!("landfall_publish_accepted_total", &labels),
+            in_flight: self.in_flight.clone(),
+            items: counter!("landfall_queue_items_in_total", &labels),
+            bytes: counter!("landfall_queue_bytes_in_total", &labels),
         }
     }
 

@@ -24,7 +24,7 @@ use crate::ring::TailRing;
 use crate::status::{Health, PartitionStatus};
 use crate::store::{OpenedStore, PartitionReader, PartitionStore, Upkeep};
 use crate::tail::VisibleTail;
-use crate::threads::Threads;
+use crate::threads::{Threads, wake_all};
 
 use self::damage::Damage;
 
@@ -99,8 +99,9 @@ impl Partition {
             Err(_) => (Offset::ZERO, KeyTable::rebuilt(parts.options.keys, Offset::ZERO, &[], &[])),
         };
         let options = &parts.options;
+        let metrics = PartitionMetrics::new(&parts.channel, parts.id);
         let partition = Arc::new(Partition {
-            intake: Intake::new(parts.id, options.queue, options.admission, parts.budget),
+            intake: Intake::new(parts.id, options.queue, options.admission, parts.budget, metrics.arrivals()),
             tail: VisibleTail::at(tail),
             ring: TailRing::new(options.ring.records, parts.ring_bytes),
             keys: Mutex::new(keys),
@@ -110,7 +111,7 @@ impl Partition {
             upkeep: RwLock::new(None),
             condition: Mutex::new(Condition::READY),
             damage: Mutex::default(),
-            metrics: PartitionMetrics::new(&parts.channel, parts.id),
+            metrics,
             channel: parts.channel,
             channel_id: parts.channel_id,
             id: parts.id,
@@ -265,6 +266,16 @@ impl Partition {
         if self.intake.remove(unit) {
             self.count_cancelled(code);
         }
+    }
+
+    /// Everybody who waits looks after their deadline themselves from now on.
+    pub(crate) fn tell_all(&self) {
+        let mut wake = Vec::new();
+        while self.intake.tell(0..u64::MAX, &mut wake).is_none() {
+            std::thread::yield_now();
+        }
+        self.claimed.lock().iter().for_each(|claimed| claimed.queued.cell.tell(&mut wake));
+        wake_all(&mut wake);
     }
 
     pub(crate) fn count_cancelled(&self, code: Code) {

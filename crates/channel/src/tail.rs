@@ -9,6 +9,8 @@ use std::task::Waker;
 use landfall_types::Offset;
 use parking_lot::Mutex;
 
+use crate::threads::wake_all;
+
 #[derive(Debug, Default)]
 pub(crate) struct VisibleTail {
     tail: AtomicU64,
@@ -46,11 +48,11 @@ impl VisibleTail {
     /// Wakes whoever waits; after [`Self::advance`].
     pub(crate) fn wake(&self) {
         if self.is_awaited.swap(false, Ordering::SeqCst) {
-            let wakers: Vec<Waker> = {
+            let mut wakers: Vec<Waker> = {
                 let mut waiting = self.waiting.lock();
                 waiting.wakers.iter_mut().filter_map(Option::take).collect()
             };
-            wakers.into_iter().for_each(Waker::wake);
+            wake_all(&mut wakers);
         }
     }
 

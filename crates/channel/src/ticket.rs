@@ -8,7 +8,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use landfall_types::{Coded, Durability, Epoch, Offset, TicketNumber};
@@ -34,10 +34,32 @@ pub(crate) enum Settlement {
         epoch: Epoch,
         class: Durability,
         duplicate: bool,
-        timings: Timings,
+        /// `None`: nothing was written for it.
+        passed: Option<Passed>,
     },
     NotStored(PublishError),
     Unresolved(UnresolvedCause),
+}
+
+/// When the turn of a ticket passed its steps. The publisher makes durations of it: the committer has no time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Passed {
+    pub(crate) claimed: Instant,
+    pub(crate) written: Instant,
+    pub(crate) synced: Instant,
+    pub(crate) visible: Instant,
+}
+
+impl Passed {
+    fn since(&self, admitted: Instant) -> Timings {
+        let since = |at: Instant| at.saturating_duration_since(admitted);
+        Timings {
+            claimed: since(self.claimed),
+            written: since(self.written),
+            synced: since(self.synced),
+            visible: since(self.visible),
+        }
+    }
 }
 
 /// What a claim told a ticket about itself: enough to name it later (C52).
@@ -71,6 +93,14 @@ struct Inside {
     waker: Option<Waker>,
     /// Of those that joined through the key.
     joined: Vec<Option<Waker>>,
+    /// Its publisher has waited long: it looks after its deadline itself.
+    is_told: bool,
+}
+
+/// What a look at a ticket gave.
+enum Look {
+    Settled(Settlement),
+    Open { is_told: bool },
 }
 
 /// What is left when a holder leaves.
@@ -85,7 +115,7 @@ pub(crate) enum Left {
 
 impl TicketCell {
     pub(crate) fn new() -> TicketCell {
-        let inside = Inside { phase: Phase::Waiting, holders: 1, waker: None, joined: Vec::new() };
+        let inside = Inside { phase: Phase::Waiting, holders: 1, waker: None, joined: Vec::new(), is_told: false };
         TicketCell { inside: Mutex::new(inside) }
     }
 
@@ -144,10 +174,19 @@ impl TicketCell {
         wake.extend(inside.joined.iter_mut().filter_map(Option::take));
     }
 
-    fn poll(&self, seat: usize, waker: &Waker) -> Option<Settlement> {
+    /// The publisher has waited for long: it is woken, to set its own timer.
+    pub(crate) fn tell(&self, wake: &mut Vec<Waker>) {
+        let mut inside = self.inside.lock();
+        if !matches!(inside.phase, Phase::Settled(_)) {
+            inside.is_told = true;
+            wake.extend(inside.waker.take());
+        }
+    }
+
+    fn poll(&self, seat: usize, waker: &Waker) -> Look {
         let mut inside = self.inside.lock();
         if let Phase::Settled(settlement) = &inside.phase {
-            return Some(settlement.clone());
+            return Look::Settled(settlement.clone());
         }
         let place = match seat {
             0 => Some(&mut inside.waker),
@@ -158,7 +197,7 @@ impl TicketCell {
             Some(place) => *place = Some(waker.clone()),
             None => {}
         }
-        None
+        Look::Open { is_told: inside.is_told }
     }
 
     /// A holder leaves: by its deadline, or because its future was dropped.
@@ -226,8 +265,11 @@ pub(crate) struct Pending {
     pub(crate) chain: Option<Link>,
     /// What who joined has published itself: NotStored gives it back.
     pub(crate) own_rows: Option<Bytes>,
+    pub(crate) expires: Instant,
     pub(crate) deadline: Duration,
-    pub(crate) sleep: Pin<Box<Sleep>>,
+    /// It is told when it has waited for long; until then it needs no timer.
+    pub(crate) is_watched: bool,
+    pub(crate) sleep: Option<Pin<Box<Sleep>>>,
 }
 
 impl Ticket {
@@ -258,16 +300,22 @@ impl Future for Ticket {
             },
             State::Pending(pending) => {
                 let outcome = match pending.unit.cell.poll(pending.seat, cx.waker()) {
-                    Some(settlement) => {
+                    Look::Settled(settlement) => {
                         if let Settlement::Committed { skipped, .. } = settlement {
                             this.skipped = skipped;
                         }
                         pending.outcome(settlement)
                     }
-                    None => match pending.sleep.as_mut().poll(cx) {
-                        Poll::Pending => return Poll::Pending,
-                        Poll::Ready(()) => pending.give_up(),
-                    },
+                    Look::Open { is_told: false } if pending.is_watched => return Poll::Pending,
+                    Look::Open { .. } => {
+                        let expires = pending.expires;
+                        let sleep =
+                            pending.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(expires.into())));
+                        match sleep.as_mut().poll(cx) {
+                            Poll::Pending => return Poll::Pending,
+                            Poll::Ready(()) => pending.give_up(),
+                        }
+                    }
                 };
                 this.state = State::Ready(None);
                 Poll::Ready(outcome)
@@ -293,7 +341,7 @@ impl Pending {
 
     fn outcome(&self, settlement: Settlement) -> PublishOutcome {
         match settlement {
-            Settlement::Committed { first, count, epoch, class, duplicate, timings, skipped: _ } => {
+            Settlement::Committed { first, count, epoch, class, duplicate, passed, skipped: _ } => {
                 let partition = self.partition.id;
                 PublishOutcome::Committed(Committed {
                     partition,
@@ -302,7 +350,7 @@ impl Pending {
                     epoch,
                     class,
                     duplicate: duplicate || self.seat > 0,
-                    timings,
+                    timings: passed.map(|passed| passed.since(self.unit.admitted)).unwrap_or_default(),
                 })
             }
             Settlement::NotStored(error) => {

@@ -115,9 +115,15 @@ impl UnitBody {
         let compressed = compress(codec, &rows);
         let codec = if compressed.is_some() { codec } else { Codec::None };
         let stored = compressed.as_ref().unwrap_or(&rows);
-        let mut front = [0u8; SequenceBlock::BYTES];
-        tag.put(&mut front.as_mut_slice());
-        let crc = crc32c::crc32c_append(crc32c::crc32c(&front[..tag.encoded_len()]), stored);
+        let front = match tag {
+            Tag::None => 0,
+            _ => {
+                let mut front = [0u8; SequenceBlock::BYTES];
+                tag.put(&mut front.as_mut_slice());
+                crc32c::crc32c(&front[..tag.encoded_len()])
+            }
+        };
+        let crc = crc32c::crc32c_append(front, stored);
         UnitBody { tag, codec, records, rows, compressed, crc }
     }
 

@@ -77,7 +77,8 @@ impl Channel {
                 drop(record);
                 ticket.await
             }
-            step => self.go_on(step, vec![record], &call).await.await,
+            // Boxed, here and below: it is rare and large, and a future is moved as a whole when it is made.
+            step => Box::pin(self.go_on(step, vec![record], &call)).await.await,
         }
     }
 
@@ -93,7 +94,7 @@ impl Channel {
         let call = Call::new(&options);
         match self.begin(&records, &call) {
             Step::Ticket(ticket) => ticket,
-            step => self.go_on(step, records, &call).await,
+            step => Box::pin(self.go_on(step, records, &call)).await,
         }
     }
 
@@ -114,16 +115,13 @@ impl Channel {
         let encoded = encode(&self.shared, records, call.options.sequences.clone());
         match self.prepare(partition, encoded, link, call) {
             Err(ticket) => Step::Ticket(ticket),
-            Ok(Prepared { queued, ticket }) => {
-                let bytes = queued.bytes as u64;
-                match partition.intake.try_hand_over(Handover::One(queued)) {
-                    Tried::Queued(committer) => {
-                        was_queued(partition, committer, 1, bytes);
-                        Step::Ticket(ticket)
-                    }
-                    tried => Step::Waiting(partition, tried, ticket),
+            Ok(Prepared { queued, ticket }) => match partition.intake.try_hand_over(Handover::One(queued)) {
+                Tried::Queued(committer) => {
+                    was_queued(partition, committer);
+                    Step::Ticket(ticket)
                 }
-            }
+                tried => Step::Waiting(partition, tried, ticket),
+            },
         }
     }
 
@@ -133,9 +131,8 @@ impl Channel {
             Step::Refused(error, link) => self.refused(error, records, link.as_ref()),
             Step::Waiting(partition, tried, ticket) => {
                 drop(records);
-                let bytes = tried.units().map_or(0, |units| units.unit_bytes());
                 let handed = partition.intake.wait_to_hand_over(tried, call.expires(), call.deadline).await;
-                self.handed_over(partition, handed, 1, bytes);
+                self.handed_over(partition, handed);
                 ticket
             }
             Step::Large(partition, link) => {
@@ -353,22 +350,24 @@ impl Channel {
             partition: Arc::clone(partition),
             chain,
             own_rows,
+            expires: call.expires(),
             deadline: call.deadline,
-            sleep: Box::pin(tokio::time::sleep_until(call.expires().into())),
+            // Who joined is not in the queue, where it would be found.
+            is_watched: seat == 0 && partition.threads.deadlines.covers(call.deadline),
+            sleep: None,
         })
     }
 
     /// Reserves and queues units together.
     async fn hand_over(&self, partition: &Arc<Partition>, units: Handover, call: &Call<'_>) {
-        let (items, bytes) = (units.items(), units.unit_bytes());
         let tried = partition.intake.try_hand_over(units);
         let handed = partition.intake.wait_to_hand_over(tried, call.expires(), call.deadline).await;
-        self.handed_over(partition, handed, items, bytes);
+        self.handed_over(partition, handed);
     }
 
-    fn handed_over(&self, partition: &Arc<Partition>, handed: HandedOver, items: usize, bytes: u64) {
+    fn handed_over(&self, partition: &Arc<Partition>, handed: HandedOver) {
         match handed {
-            Ok(committer) => was_queued(partition, committer, items, bytes),
+            Ok(committer) => was_queued(partition, committer),
             Err((error, units)) => self.settle_refused(partition, units, &error),
         }
     }
@@ -516,14 +515,13 @@ fn add_to_units(
     }
 }
 
-fn was_queued(partition: &Partition, committer: Option<Box<Committer>>, items: usize, bytes: u64) {
-    let metrics = &partition.metrics;
-    metrics.accepted.increment(items as u64);
-    metrics.in_flight.increment(items as f64);
-    metrics.items_in.increment(items as u64);
-    metrics.bytes_in.increment(bytes);
+fn was_queued(partition: &Partition, committer: Option<Box<Committer>>) {
     if let Some(committer) = committer {
         partition.threads.commit.submit(committer);
+    }
+    if !partition.threads.deadlines.arm() {
+        // The runtime that watched has ended meanwhile.
+        partition.tell_all();
     }
 }
 

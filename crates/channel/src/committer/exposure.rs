@@ -11,10 +11,9 @@ use landfall_types::{Coded, Epoch, Offset};
 
 use super::{Committer, Released};
 use crate::error::PublishError;
-use crate::outcome::Timings;
 use crate::partition::Condition;
 use crate::status::Health;
-use crate::ticket::Settlement;
+use crate::ticket::{Passed, Settlement};
 
 /// When the turn passed its steps.
 #[derive(Clone, Copy)]
@@ -93,18 +92,14 @@ impl Committer {
             metrics.tail_offset.set(end.0 as f64);
         }
         let total = partition.intake.process_total();
+        let written = stamps.written_at + stamps.times.write;
+        let synced = written + stamps.times.sync;
+        let passed = Passed { claimed: stamps.claimed_at, written, synced, visible: visible_at };
         let mut claims = claims.into_iter();
         // The first wake while the rest is being answered.
         while claims.len() > 0 {
             let mut released = Released::default();
             for claimed in claims.by_ref().take(ANSWERED_TOGETHER) {
-                let since = |at: Instant| at.saturating_duration_since(claimed.queued.admitted);
-                let timings = Timings {
-                    claimed: since(stamps.claimed_at),
-                    written: since(stamps.written_at + stamps.times.write),
-                    synced: since(stamps.written_at + stamps.times.write + stamps.times.sync),
-                    visible: since(visible_at),
-                };
                 let settlement = Settlement::Committed {
                     first: claimed.first,
                     count: claimed.queued.body.records(),
@@ -112,7 +107,7 @@ impl Committer {
                     epoch,
                     class,
                     duplicate: false,
-                    timings,
+                    passed: Some(passed),
                 };
                 claimed.queued.cell.settle(settlement, &mut self.wake);
                 released.add(&claimed.queued, total);

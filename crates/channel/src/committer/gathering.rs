@@ -3,8 +3,9 @@
 //! Publishers that publish again as soon as they are answered fall into groups: while one group is being synced, the
 //! other waits, and each sync carries half of them. So after a turn that left several publishers, the next one gives all
 //! of them a moment: who was answered, and who was queued already. The moment is a part of what a sync takes, since
-//! waiting longer than it saves is a loss; it shrinks while publishers do not come back and grows again once they do. A
-//! lone publish never waits.
+//! waiting longer than it saves is a loss; it shrinks while publishers do not come back and grows again once they do. Groups
+//! that have formed while it was short would keep it so, since all of them come back only to who waits for all: so the whole
+//! moment is tried again now and then. A lone publish never waits.
 
 use std::time::{Duration, Instant};
 
@@ -16,13 +17,18 @@ pub(super) struct Gathering {
     sync_time: Duration,
     /// How often in a row too few came; each time halves the patience.
     disappointments: u32,
+    /// Turns since the last one that had the whole patience.
+    short_waits: u32,
 }
 
-/// The queue has stopped growing: this, or a quarter of the patience. Waking a thread takes about as long.
-const GROWTH_PAUSE: Duration = Duration::from_micros(50);
+/// The queue has stopped growing: this, or a quarter of the patience. Waking a thread on a processor that sleeps takes about
+/// half as long.
+const GROWTH_PAUSE: Duration = Duration::from_micros(100);
 const PATIENCE_MAX: Duration = Duration::from_millis(2);
 /// At the least an eighth of a sync is given.
 const DISAPPOINTMENTS_MAX: u32 = 3;
+/// Of so many turns in a row that are disappointed, one waits for the whole of it.
+const SHORT_WAITS: u32 = 8;
 
 impl Gathering {
     /// So many may be in the queue soon; none: nobody is waited for.
@@ -39,8 +45,13 @@ impl Gathering {
         self.sync_time = (self.sync_time * 7 + took) / 8;
     }
 
-    fn patience(&self) -> Duration {
-        self.sync_time.min(PATIENCE_MAX) / (1 << self.disappointments)
+    fn patience(&mut self) -> Duration {
+        let whole = self.sync_time.min(PATIENCE_MAX);
+        self.short_waits = if self.disappointments == 0 { 0 } else { (self.short_waits + 1) % SHORT_WAITS };
+        match self.short_waits {
+            0 => whole,
+            _ => whole / (1 << self.disappointments),
+        }
     }
 
     /// Gives the expected publishers a moment to be in the queue, whose length `queued` tells.
@@ -96,9 +107,24 @@ mod tests {
         assert_eq!(queued.get(), 4);
         let whole = gathering.patience();
         (0..9).for_each(|_| gathering.wait(|| 2));
-        assert_eq!(gathering.patience(), whole / 8);
+        assert_eq!((0..SHORT_WAITS).map(|_| gathering.patience()).min(), Some(whole / 8));
         queued.set(0);
         gathering.wait(come);
         assert_eq!(gathering.patience(), whole);
+    }
+
+    /// Catches groups that keep each other apart: while one is being synced the other comes back, later than a turn waits
+    /// that has been disappointed, and so every turn is.
+    #[test]
+    fn groups_that_have_formed_are_brought_together_again() {
+        let mut gathering = gathering(4, Duration::from_millis(8));
+        (0..9).for_each(|_| gathering.wait(|| 2));
+        let late = |start: Instant| 2 + (start.elapsed().as_micros() / 1_500).min(2) as usize;
+        let waits = (0..SHORT_WAITS).any(|_| {
+            let start = Instant::now();
+            gathering.wait(|| late(start));
+            gathering.disappointments == 0
+        });
+        assert!(waits);
     }
 }

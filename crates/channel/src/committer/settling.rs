@@ -158,6 +158,7 @@ impl Committer {
         for queued in std::mem::take(&mut self.batch) {
             partition.refuse(queued, PublishError::Abandoned { partition: partition.id, attempts: 0, cause: None });
         }
+        partition.intake.judged();
         if !partition.threads.is_owner() {
             // Opening writes.
             let _ = self.stand_down();

@@ -69,14 +69,6 @@ impl Handover {
         }
     }
 
-    /// Of the units alone, without what each costs beside.
-    pub(crate) fn unit_bytes(&self) -> u64 {
-        match self {
-            Handover::One(unit) => unit.bytes as u64,
-            Handover::Many(units) => units.iter().map(|unit| unit.bytes as u64).sum(),
-        }
-    }
-
     pub(super) fn permits(&self, process: &ProcessBudget) -> usize {
         match self {
             Handover::One(unit) => unit.permits(process.total()),
@@ -97,14 +89,4 @@ pub(crate) enum Tried {
     /// Room in the partition, not in the process.
     NoBytes(Handover),
     NoRoom(Handover),
-}
-
-impl Tried {
-    /// What is not queued.
-    pub(crate) fn units(&self) -> Option<&Handover> {
-        match self {
-            Tried::Queued(_) => None,
-            Tried::Refused(_, units) | Tried::NoBytes(units) | Tried::NoRoom(units) => Some(units),
-        }
-    }
 }

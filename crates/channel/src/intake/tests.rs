@@ -26,7 +26,9 @@ pub(crate) fn unit(bytes: usize) -> QueuedUnit {
 
 fn intake(items: u32, process: &ProcessBudget) -> Intake {
     let limits = QueueLimits { items, ..QueueLimits::default() };
-    Intake::new(PartitionId(0), limits, Admission::Wait, process.clone())
+    let none = Counter::noop;
+    let counts = Counts { accepted: none(), in_flight: Gauge::noop(), items: none(), bytes: none() };
+    Intake::new(PartitionId(0), limits, Admission::Wait, process.clone(), counts)
 }
 
 async fn offer(intake: &Intake, bytes: usize, patience: Duration) -> Result<(), PublishError> {

@@ -13,6 +13,8 @@ use std::task::{Context, Poll, Waker};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
+use crate::threads::wake_all;
+
 /// Fewer are called where they are: the hop would cost what it saves, and a lone publish must not pay for it.
 const WORTH_A_HOP: usize = 4;
 
@@ -51,7 +53,7 @@ impl WakeRelay {
                 return;
             }
         }
-        wakers.drain(..).for_each(Waker::wake);
+        wake_all(wakers);
     }
 }
 
@@ -86,7 +88,7 @@ impl Future for RelayTask {
             }
             shared.is_closed
         };
-        this.called.drain(..).for_each(Waker::wake);
+        wake_all(&mut this.called);
         if is_closed { Poll::Ready(()) } else { Poll::Pending }
     }
 }
@@ -94,12 +96,12 @@ impl Future for RelayTask {
 /// Also where the runtime ends first.
 impl Drop for RelayTask {
     fn drop(&mut self) {
-        let left = {
+        let mut left = {
             let mut shared = self.shared.lock();
             shared.task = None;
             std::mem::take(&mut shared.waiting)
         };
-        left.into_iter().for_each(Waker::wake);
+        wake_all(&mut left);
     }
 }
 
