@@ -8,6 +8,7 @@ use self::slow_vfs::SlowVfs;
 use super::*;
 use crate::{Delivered, PublishOptions, PublishOutcome, Record, Start, SubscribeOptions};
 
+mod deadlines;
 mod faults;
 mod keyed;
 mod model;

@@ -71,6 +71,11 @@ impl Deadlines {
             && (self.shared.is_armed.load(Ordering::Relaxed) || self.shared.inside.lock().is_running)
     }
 
+    #[cfg(test)]
+    pub(crate) fn is_armed(&self) -> bool {
+        self.shared.is_armed.load(Ordering::SeqCst)
+    }
+
     /// Something was queued: it is looked at from now on. False: there is nobody to do so.
     pub(crate) fn arm(&self) -> bool {
         // Sequentially consistent, as in the task: either this sees that it rests, or it sees what was queued.
