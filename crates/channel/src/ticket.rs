@@ -45,19 +45,20 @@ pub(crate) enum Settlement {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Passed {
     pub(crate) claimed: Instant,
-    pub(crate) written: Instant,
-    pub(crate) synced: Instant,
-    pub(crate) visible: Instant,
+    /// From here on since it was claimed.
+    pub(crate) written: Duration,
+    pub(crate) synced: Duration,
+    pub(crate) visible: Duration,
 }
 
 impl Passed {
     fn since(&self, admitted: Instant) -> Timings {
-        let since = |at: Instant| at.saturating_duration_since(admitted);
+        let claimed = self.claimed.saturating_duration_since(admitted);
         Timings {
-            claimed: since(self.claimed),
-            written: since(self.written),
-            synced: since(self.synced),
-            visible: since(self.visible),
+            claimed,
+            written: claimed + self.written,
+            synced: claimed + self.synced,
+            visible: claimed + self.visible,
         }
     }
 }
