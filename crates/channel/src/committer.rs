@@ -5,6 +5,7 @@
 //! flight is made before the first byte goes out and is dropped only when its outcome is known (C25, I3). While an
 //! append is uncertain nothing else is claimed, so no later record is exposed before it.
 
+mod claiming;
 mod exposure;
 mod gathering;
 mod retention;
@@ -14,18 +15,17 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
 
-use landfall_log::{Append, RefusedError, StoredUnit, Tag, Unit, UnitBody};
+use landfall_log::{Append, RefusedError, StoredUnit, Unit, UnitBody};
 use landfall_types::{Coded, Durability, Offset, TicketNumber, Timestamp, with_causes};
 
-use crate::envelope::Rows;
 use crate::error::PublishError;
 use crate::intake::{Errands, Queued, QueuedUnit};
 use crate::keys::Sequences;
 use crate::partition::{Condition, Partition};
 use crate::status::Health;
 use crate::store::PartitionWriter;
-use crate::ticket::{Claim, Settlement};
 
+use claiming::Taken;
 use gathering::Gathering;
 pub(crate) use retention::at_capacity;
 use settling::Unsettled;
@@ -156,21 +156,28 @@ impl Committer {
         if self.unsettled.is_some() {
             return self.settle_again();
         }
-        self.gathering.wait(|| self.partition.intake.queued());
         let partition = Arc::clone(&self.partition);
         if !partition.threads.is_owner() {
             return self.stand_down();
         }
-        self.ensure_spare();
-        let (records_max, bytes_max) = self.turn_limits();
-        if let Some(errands) = partition.intake.claim(records_max, bytes_max, &mut self.batch) {
+        // They may leave something to settle, before which nothing is claimed.
+        let errands = partition.intake.take_errands();
+        if errands.any() {
             return self.run_errands(errands);
         }
-        if self.batch.is_empty() {
+        self.ensure_spare();
+        let Some(taken) = self.take() else {
             self.gathering.expect(0);
             return After::Park;
-        }
-        self.append()
+        };
+        let after = if taken.units.is_empty() {
+            self.units = taken.units;
+            After::Again
+        } else {
+            self.write(taken)
+        };
+        self.wake_all();
+        after
     }
 
     /// Another process owns the data directory (C93): nothing is written any more, neither by a turn nor by a settle. What
@@ -195,12 +202,6 @@ impl Committer {
         self.writer.as_ref().map_or_else(|| self.partition.class(), |writer| writer.class())
     }
 
-    fn turn_limits(&self) -> (u32, usize) {
-        let turn = &self.partition.options.turn;
-        let append_max = self.writer.as_ref().map_or(usize::MAX, |writer| writer.limits().append_bytes_max);
-        (turn.records, turn.bytes.as_usize().min(append_max))
-    }
-
     /// A fence must never need new space (C42). Where housekeeping is behind, this partition does its own, before anything is
     /// taken out of the queue.
     fn ensure_spare(&self) {
@@ -212,66 +213,9 @@ impl Committer {
         }
     }
 
-    /// Steps 3 to 7 of C23. A unit is in `batch` until it is judged and from its claim on in the partition's list, so
-    /// that a panic anywhere leaves each where the recovery finds and answers it.
-    fn append(&mut self) -> After {
-        let partition = Arc::clone(&self.partition);
-        let Some(writer) = self.writer.as_ref() else { return After::Park };
-        let epoch = writer.epoch();
-        let claimed_at = Instant::now();
-        let time = Timestamp(partition.clock.now().0.max(self.last_time.0));
-        let total = partition.intake.process_total();
-        let give_back = |queued: &Queued| partition.intake.release(1, queued.cost(), queued.permits(total));
-        let mut units = std::mem::take(&mut self.units);
-        partition.claimed.lock().reserve(self.batch.len());
-        let mut next = self.next;
-        // Taken from its end, so the first comes last.
-        self.batch.reverse();
-        while let Some(waiting) = self.batch.last() {
-            let verdict = self.judge(waiting, next, claimed_at, &units);
-            let Some(queued) = self.batch.pop() else { break };
-            let rest = match verdict {
-                Verdict::Append => None,
-                Verdict::AppendRest(rest) => Some(rest),
-                Verdict::Answer(settlement) => {
-                    self.answer(&queued, settlement);
-                    give_back(&queued);
-                    continue;
-                }
-            };
-            let body = rest.as_ref().map_or(&queued.body, |rest| &rest.body).clone();
-            let records = body.records();
-            let Some(end) = next.checked_add(u64::from(records)) else {
-                let cause = RefusedError::NumbersExhausted { number: "offset", limit: u64::MAX };
-                let error = PublishError::Refused { partition: partition.id, cause: Arc::new(cause) };
-                self.answer(&queued, Settlement::NotStored(error));
-                give_back(&queued);
-                continue;
-            };
-            let ticket = TicketNumber(self.next_ticket);
-            if !queued.cell.claim(Claim { epoch, ticket, first: next }) {
-                // Cancelled between the queue and here; who cancelled it looked for it in the queue, in vain.
-                partition.count_cancelled(crate::error::ch(22));
-                give_back(&queued);
-                continue;
-            }
-            self.next_ticket += 1;
-            units.push(Unit { body, ticket, append_time: time });
-            partition.claimed.lock().push(Claimed { queued, first: next, ticket, rest });
-            next = end;
-        }
-        partition.intake.judged();
-        let after = if units.is_empty() {
-            self.units = units;
-            After::Again
-        } else {
-            self.write(units, claimed_at, time)
-        };
-        self.wake_all();
-        after
-    }
-
-    fn write(&mut self, units: Vec<Unit>, claimed_at: Instant, time: Timestamp) -> After {
+    /// Steps 4 to 7 of C23.
+    fn write(&mut self, taken: Taken) -> After {
+        let Taken { units, claimed_at, time } = taken;
         let partition = Arc::clone(&self.partition);
         let Some(writer) = self.writer.as_mut() else { return After::Park };
         let evidence = writer.evidence(units);
@@ -318,82 +262,6 @@ impl Committer {
                 self.settle_again()
             }
         }
-    }
-
-    /// What happens to a queued unit whose records would begin at `next`.
-    fn judge(&self, queued: &Queued, next: Offset, now: Instant, units: &[Unit]) -> Verdict {
-        let refuse = |error| Verdict::Answer(Settlement::NotStored(error));
-        if let Some(first) = queued.chain.as_ref().and_then(|chain| chain.broken_by()) {
-            return refuse(PublishError::ChainBroken { first });
-        }
-        if queued.expires <= now {
-            return refuse(PublishError::DeadlineBeforeClaim { deadline: queued.deadline });
-        }
-        let mut verdict = Verdict::Append;
-        if let Some(sequences) = &queued.sequences {
-            let known = sequences.known(self.last_sequence(&sequences.producer, units));
-            let count = queued.body.records();
-            if known >= count as usize {
-                return Verdict::Answer(self.duplicate(count));
-            }
-            if known > 0 {
-                match without_front(&queued.body, sequences, known) {
-                    Some((body, left)) => {
-                        let rest = Rest { body, sequences: left, skipped: known as u32 };
-                        verdict = Verdict::AppendRest(Box::new(rest));
-                    }
-                    None => {
-                        let reason = "do not match the records".into();
-                        return refuse(PublishError::BadField { index: 0, field: "sequences", reason });
-                    }
-                }
-            }
-        }
-        if let Some(expected) = queued.expect.filter(|expected| *expected != next) {
-            return refuse(PublishError::OffsetConflict { expected, actual: next });
-        }
-        verdict
-    }
-
-    /// The last number of a producer, in the log or in this turn.
-    fn last_sequence(&self, producer: &[u8; 16], units: &[Unit]) -> Option<(u64, u64)> {
-        let in_turn = units.iter().rev().find_map(|unit| match unit.body.tag() {
-            Tag::Sequence(block) if block.producer == *producer => Some((block.sequence, block.index)),
-            _ => None,
-        });
-        in_turn.or_else(|| self.partition.keys.lock().last(producer))
-    }
-
-    fn duplicate(&self, count: u32) -> Settlement {
-        self.partition.metrics.duplicate.increment(u64::from(count));
-        Settlement::Committed {
-            first: Offset::MAX,
-            count,
-            skipped: count,
-            epoch: self.writer.as_ref().map(|writer| writer.epoch()).unwrap_or_default(),
-            class: self.class(),
-            duplicate: true,
-            passed: None,
-        }
-    }
-
-    /// Ends a unit that is not written in this turn.
-    fn answer(&mut self, queued: &QueuedUnit, settlement: Settlement) {
-        let metrics = &self.partition.metrics;
-        metrics.in_flight.decrement(1.0);
-        match &settlement {
-            Settlement::NotStored(error) => {
-                metrics.not_stored(error.code(), 1);
-                if let Some(chain) = &queued.chain {
-                    chain.break_by(error.code());
-                }
-                if let Some((name, _)) = &queued.key {
-                    self.partition.keys.lock().release(name, queued);
-                }
-            }
-            _ => metrics.committed.increment(1),
-        }
-        queued.cell.settle(settlement, &mut self.wake);
     }
 
     fn wake_all(&mut self) {
@@ -450,24 +318,4 @@ impl Committer {
             }
         }
     }
-}
-
-enum Verdict {
-    Append,
-    AppendRest(Box<Rest>),
-    Answer(Settlement),
-}
-
-/// The unit without its first `known` records, which are in the log already.
-fn without_front(body: &UnitBody, sequences: &Sequences, known: usize) -> Option<(UnitBody, Sequences)> {
-    let count = body.records() as usize;
-    if sequences.numbers.len() != count || known >= count {
-        return None;
-    }
-    let mut rows = Rows::new(body.rows());
-    rows.skip_rows(known as u32).ok()?;
-    let left = sequences.part(known, count - known);
-    let rest = body.rows().slice_ref(rows.rest());
-    let body = UnitBody::new(Tag::Sequence(left.block()), body.codec(), rest, (count - known) as u32);
-    Some((body, left))
 }

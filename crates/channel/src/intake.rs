@@ -46,7 +46,7 @@ pub(crate) struct Errands {
 }
 
 impl Errands {
-    fn any(self) -> bool {
+    pub(crate) fn any(self) -> bool {
         self != Errands::default()
     }
 }
@@ -117,6 +117,15 @@ impl Counts {
             self.bytes.increment(bytes);
         }
     }
+}
+
+/// What may still be claimed in a turn.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TurnRoom {
+    pub(crate) records: u32,
+    pub(crate) bytes: usize,
+    /// Nothing is claimed yet.
+    pub(crate) is_untouched: bool,
 }
 
 /// What a look at the queue found.
@@ -325,27 +334,31 @@ impl Intake {
         self.inside.lock().items == 0
     }
 
-    /// Takes units in order up to a turn's limits, at least one if there is one; or the errands, if there are any:
-    /// they may leave something to settle, before which nothing is claimed.
-    pub(crate) fn claim(&self, records_max: u32, bytes_max: usize, into: &mut Vec<QueuedUnit>) -> Option<Errands> {
+    /// Takes the errands.
+    pub(crate) fn take_errands(&self) -> Errands {
+        std::mem::take(&mut self.inside.lock().errands)
+    }
+
+    /// Takes units in order while the turn has room, the first one in any case. True: one is left for which it has none.
+    pub(crate) fn claim(&self, room: &mut TurnRoom, into: &mut Vec<QueuedUnit>) -> bool {
         let mut inside = self.inside.lock();
-        if inside.errands.any() {
-            return Some(std::mem::take(&mut inside.errands));
-        }
         self.counts.add(&mut inside.arrived);
-        let (mut records, mut bytes) = (0u32, 0usize);
+        let mut is_full = false;
         while let Some((_, next)) = inside.tickets.front() {
-            records = records.saturating_add(next.body.records());
             // A head and padding come on top of each body.
-            bytes = bytes.saturating_add(next.body.encoded_len() + 64);
-            if !into.is_empty() && (records > records_max || bytes > bytes_max) {
+            let (records, bytes) = (next.body.records(), next.body.encoded_len() + 64);
+            is_full = !room.is_untouched && (records > room.records || bytes > room.bytes);
+            if is_full {
                 break;
             }
+            room.records = room.records.saturating_sub(records);
+            room.bytes = room.bytes.saturating_sub(bytes);
+            room.is_untouched = false;
             into.extend(inside.tickets.pop_front().map(|(_, unit)| unit));
         }
         inside.is_judging = !into.is_empty();
         self.queued.store(inside.tickets.len(), Ordering::Relaxed);
-        None
+        is_full
     }
 
     /// What was claimed is in the list of the claimed, or answered.

@@ -9,7 +9,7 @@
 
 use std::time::{Duration, Instant};
 
-/// How a committer gathers a turn. Yields, never sleeps.
+/// How a committer gathers a turn.
 #[derive(Debug, Default)]
 pub(super) struct Gathering {
     expected: usize,
@@ -54,33 +54,53 @@ impl Gathering {
         }
     }
 
-    /// Gives the expected publishers a moment to be in the queue, whose length `queued` tells.
-    pub(super) fn wait(&mut self, queued: impl Fn() -> usize) {
-        if !self.is_expecting() {
-            return;
-        }
-        let (start, patience) = (Instant::now(), self.patience());
-        let pause = GROWTH_PAUSE.max(patience / 4);
-        let (mut seen, mut grew) = (queued(), start);
-        while seen < self.expected {
-            std::thread::yield_now();
-            let (now, length) = (Instant::now(), queued());
-            if length > seen {
-                (seen, grew) = (length, now);
-            } else if now.duration_since(start) > patience || now.duration_since(grew) > pause {
-                self.disappointments = (self.disappointments + 1).min(DISAPPOINTMENTS_MAX);
-                return;
-            }
-        }
-        self.disappointments = 0;
+    /// Begins to wait for those who are expected, if there are any.
+    pub(super) fn begin(&mut self, now: Instant) -> Option<Wait> {
+        self.is_expecting().then(|| Wait { start: now, grew: now, patience: self.patience(), seen: 0 })
     }
+
+    /// Whether to wait on, when so many are there, queued or claimed.
+    pub(super) fn goes_on(&mut self, wait: &mut Wait, there: usize, now: Instant) -> bool {
+        if there >= self.expected {
+            self.disappointments = 0;
+            return false;
+        }
+        if there > wait.seen {
+            (wait.seen, wait.grew) = (there, now);
+        } else if now.duration_since(wait.start) > wait.patience
+            || now.duration_since(wait.grew) > GROWTH_PAUSE.max(wait.patience / 4)
+        {
+            self.disappointments = (self.disappointments + 1).min(DISAPPOINTMENTS_MAX);
+            return false;
+        }
+        true
+    }
+}
+
+/// A turn that waits.
+#[derive(Debug)]
+pub(super) struct Wait {
+    start: Instant,
+    /// When more were there than before.
+    grew: Instant,
+    patience: Duration,
+    seen: usize,
 }
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
-
     use super::*;
+
+    /// A turn's wait, looking every `step`; `there` tells by the time since its begin who has come. How long it took.
+    fn wait(gathering: &mut Gathering, step: Duration, there: impl Fn(Duration) -> usize) -> Option<Duration> {
+        let start = Instant::now();
+        let mut now = start;
+        let mut wait = gathering.begin(now)?;
+        while gathering.goes_on(&mut wait, there(now - start), now) {
+            now += step;
+        }
+        Some(now - start)
+    }
 
     fn gathering(expected: usize, sync: Duration) -> Gathering {
         let mut gathering = Gathering::default();
@@ -89,42 +109,40 @@ mod tests {
         gathering
     }
 
+    const STEP: Duration = Duration::from_micros(10);
+    const SYNC: Duration = Duration::from_millis(1);
+
     /// Catches a lone publisher that is made to wait, on however slow a device.
     #[test]
     fn a_lone_publish_never_waits() {
-        let looks = Cell::new(0);
-        gathering(1, Duration::from_secs(1)).wait(|| looks.replace(looks.get() + 1));
-        assert_eq!(looks.get(), 0);
+        assert_eq!(wait(&mut gathering(1, Duration::from_secs(1)), STEP, |_| 0), None);
     }
 
-    /// Catches turns that leave before everybody is there, and patience that is lost for good.
+    /// Catches turns that leave before everybody is there, that wait longer than a sync, and patience that is lost for good.
     #[test]
     fn a_turn_waits_for_those_who_come_back_and_less_for_those_who_do_not() {
-        let mut gathering = gathering(4, Duration::from_millis(8));
-        let queued = Cell::new(0);
-        let come = || queued.replace((queued.get() + 1).min(4));
-        gathering.wait(come);
-        assert_eq!(queued.get(), 4);
-        let whole = gathering.patience();
-        (0..9).for_each(|_| gathering.wait(|| 2));
-        assert_eq!((0..SHORT_WAITS).map(|_| gathering.patience()).min(), Some(whole / 8));
-        queued.set(0);
-        gathering.wait(come);
-        assert_eq!(gathering.patience(), whole);
+        let mut gathering = gathering(4, SYNC);
+        let one_by_one = |since: Duration| (since.as_micros() / 200).min(4) as usize;
+        assert_eq!(wait(&mut gathering, STEP, one_by_one), Some(4 * SYNC / 5));
+        let waits: Vec<_> = (0..u64::from(3 * SHORT_WAITS)).map(|_| wait(&mut gathering, STEP, |_| 2)).collect();
+        assert!(waits.iter().all(|took| *took < Some(SYNC)), "{waits:?}");
+        let short = waits.iter().filter(|took| **took < Some(SYNC / 6)).count();
+        assert!(short as u32 > 2 * SHORT_WAITS, "{waits:?}");
+        assert_eq!(wait(&mut gathering, STEP, |_| 4), Some(Duration::ZERO));
+        assert_eq!(wait(&mut gathering, STEP, one_by_one), Some(4 * SYNC / 5));
     }
 
     /// Catches groups that keep each other apart: while one is being synced the other comes back, later than a turn waits
     /// that has been disappointed, and so every turn is.
     #[test]
     fn groups_that_have_formed_are_brought_together_again() {
-        let mut gathering = gathering(4, Duration::from_millis(8));
-        (0..9).for_each(|_| gathering.wait(|| 2));
-        let late = |start: Instant| 2 + (start.elapsed().as_micros() / 1_500).min(2) as usize;
-        let waits = (0..SHORT_WAITS).any(|_| {
-            let start = Instant::now();
-            gathering.wait(|| late(start));
-            gathering.disappointments == 0
-        });
-        assert!(waits);
+        let mut gathering = gathering(4, SYNC);
+        for _ in 0..9 {
+            wait(&mut gathering, STEP, |_| 2);
+        }
+        let late = |since: Duration| 2 + (since.as_micros() / 200).min(2) as usize;
+        let turns = (0..SHORT_WAITS).map(|_| wait(&mut gathering, STEP, late));
+        assert!(turns.filter(|took| *took == Some(2 * SYNC / 5)).count() > 0);
+        assert_eq!(wait(&mut gathering, STEP, late), Some(2 * SYNC / 5), "and stay together");
     }
 }

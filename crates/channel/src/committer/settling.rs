@@ -223,6 +223,7 @@ impl Committer {
         for queued in std::mem::take(&mut self.batch) {
             partition.refuse(queued, PublishError::Abandoned { partition: partition.id, attempts: 0, cause: None });
         }
+        partition.intake.judged();
         let claims = std::mem::take(&mut *partition.claimed.lock());
         // First, so that who is answered finds the partition as it is.
         partition.stop(cause);
