@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{BufMut, Bytes};
 use landfall_types::{ChannelId, Offset, PartitionId, Timestamp};
 
 use crate::error::PublishError;
@@ -115,14 +115,15 @@ fn headers_len(headers: &[Header]) -> usize {
 
 /// The rows of a unit. The records have passed [`check`], so every length fits its field.
 pub(crate) fn encode(records: &[Record]) -> Bytes {
-    let mut rows = BytesMut::with_capacity(records.iter().map(row_len).sum());
+    let mut rows = Vec::with_capacity(records.iter().map(row_len).sum());
     for record in records {
         put_row(&mut rows, record);
     }
-    rows.freeze()
+    // Shared from the start: else the first clone, which is the committer's, would allocate.
+    Bytes::from_owner(rows)
 }
 
-fn put_row(rows: &mut BytesMut, record: &Record) {
+fn put_row(rows: &mut Vec<u8>, record: &Record) {
     let bits = [
         (bit::EVENT_TIME, record.event_time.is_some()),
         (bit::PUBLISHER, record.publisher.is_some()),
@@ -174,7 +175,7 @@ fn put_row(rows: &mut BytesMut, record: &Record) {
     put_variable(rows, &record.payload);
 }
 
-fn put_variable(rows: &mut BytesMut, bytes: &[u8]) {
+fn put_variable(rows: &mut Vec<u8>, bytes: &[u8]) {
     rows.put_u32_le(bytes.len() as u32);
     rows.put_slice(bytes);
 }

@@ -264,13 +264,19 @@ pub(crate) struct Pending {
     pub(crate) seat: usize,
     pub(crate) partition: Arc<Partition>,
     pub(crate) chain: Option<Link>,
-    /// What who joined has published itself: NotStored gives it back.
-    pub(crate) own_rows: Option<Bytes>,
-    pub(crate) expires: Instant,
-    pub(crate) deadline: Duration,
+    pub(crate) joined: Option<Box<Joined>>,
     /// It is told when it has waited for long; until then it needs no timer.
     pub(crate) is_watched: bool,
     pub(crate) sleep: Option<Pin<Box<Sleep>>>,
+}
+
+/// What who joined another's publish has of their own.
+#[derive(Debug)]
+pub(crate) struct Joined {
+    /// NotStored gives them back.
+    pub(crate) rows: Bytes,
+    pub(crate) expires: Instant,
+    pub(crate) deadline: Duration,
 }
 
 impl Ticket {
@@ -309,7 +315,7 @@ impl Future for Ticket {
                     }
                     Look::Open { is_told: false } if pending.is_watched => return Poll::Pending,
                     Look::Open { .. } => {
-                        let expires = pending.expires;
+                        let expires = pending.expires();
                         let sleep =
                             pending.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(expires.into())));
                         match sleep.as_mut().poll(cx) {
@@ -334,6 +340,10 @@ impl Drop for Ticket {
 }
 
 impl Pending {
+    fn expires(&self) -> Instant {
+        self.joined.as_ref().map_or(self.unit.expires, |own| own.expires)
+    }
+
     fn break_chain(&self, by: &impl Coded) {
         if let Some(chain) = &self.chain {
             chain.break_by(by.code());
@@ -357,8 +367,8 @@ impl Pending {
             Settlement::NotStored(error) => {
                 self.break_chain(&error);
                 // These rows were encoded by this process a moment ago, so they decode.
-                let records =
-                    envelope::decode(self.own_rows.as_ref().unwrap_or(self.unit.body.rows())).unwrap_or_default();
+                let records = envelope::decode(self.joined.as_ref().map_or(self.unit.body.rows(), |own| &own.rows))
+                    .unwrap_or_default();
                 PublishOutcome::NotStored(NotStored { error, records })
             }
             Settlement::Unresolved(cause) => self.unresolved(cause, None),
@@ -383,7 +393,7 @@ impl Pending {
     }
 
     fn give_up(&mut self) -> PublishOutcome {
-        let deadline = self.deadline;
+        let deadline = self.joined.as_ref().map_or(self.unit.deadline, |own| own.deadline);
         match self.leave(PublishError::DeadlineBeforeClaim { deadline }) {
             Left::Settled(settlement) => self.outcome(settlement),
             Left::Cancelled => self.outcome(Settlement::NotStored(PublishError::DeadlineBeforeClaim { deadline })),

@@ -19,7 +19,7 @@ use crate::options::{DEADLINE, DEADLINE_DEFAULT};
 use crate::outcome::{Committed, PublishOutcome, Timings};
 use crate::partition::Partition;
 use crate::record::Record;
-use crate::ticket::{Pending, Settlement, Ticket, TicketCell, split};
+use crate::ticket::{Joined, Pending, Settlement, Ticket, TicketCell, split};
 
 /// Encoding above this goes to the blocking pool, so that no async worker is held up (C20).
 const ENCODE_INLINE_BYTES: usize = 256 << 10;
@@ -304,8 +304,8 @@ impl Channel {
             match gate {
                 Gate::Vacant => {}
                 Gate::Join(earlier, seat) => {
-                    let own_rows = Some(unit.body.rows().clone());
-                    return Err(self.ticket(partition, earlier, seat, own_rows, link, call));
+                    let own = Joined { rows: unit.body.rows().clone(), expires: unit.expires, deadline: unit.deadline };
+                    return Err(self.ticket(partition, earlier, seat, Some(Box::new(own)), link, call));
                 }
                 Gate::Committed { first, count } => {
                     partition.metrics.duplicate.increment(1);
@@ -340,7 +340,7 @@ impl Channel {
         partition: &Arc<Partition>,
         unit: QueuedUnit,
         seat: usize,
-        own_rows: Option<Bytes>,
+        joined: Option<Box<Joined>>,
         chain: Option<Link>,
         call: &Call<'_>,
     ) -> Ticket {
@@ -349,9 +349,7 @@ impl Channel {
             seat,
             partition: Arc::clone(partition),
             chain,
-            own_rows,
-            expires: call.expires(),
-            deadline: call.deadline,
+            joined,
             // Who joined is not in the queue, where it would be found.
             is_watched: seat == 0 && partition.threads.deadlines.covers(call.deadline),
             sleep: None,

@@ -16,8 +16,12 @@ pub(super) struct RawLog {
 }
 
 impl RawLog {
-    /// Prepares a file.
-    pub(super) fn prepare(path: &Path, bytes: u64) -> std::io::Result<Self> {
+    /// So many files in a directory, which take so many bytes together.
+    pub(super) fn prepare_all(dir: &Path, count: u32, bytes: u64) -> std::io::Result<Vec<Self>> {
+        (0..count).map(|at| Self::prepare(&dir.join(format!("raw.{at}")), bytes / u64::from(count))).collect()
+    }
+
+    fn prepare(path: &Path, bytes: u64) -> std::io::Result<Self> {
         let mut file = OpenOptions::new().create(true).truncate(true).read(true).write(true).open(path)?;
         let zeros = vec![0; 1 << 20];
         let mut written = 0;

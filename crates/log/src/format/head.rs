@@ -1,6 +1,5 @@
 //! The head of a unit: 56 bytes, the checksum over its length and fields, seeded by the segment.
 
-use bytes::BufMut;
 use landfall_types::{Epoch, Offset, TicketNumber, Timestamp};
 
 use super::{Seed, array, u32_at, u64_at};
@@ -66,26 +65,25 @@ impl UnitHead {
 
     /// Writes the head; gives its CRC, which is the next unit's chain.
     pub(crate) fn put(&self, seed: Seed, into: &mut Vec<u8>) -> u32 {
+        let flags = match self.front {
+            Front::None => 0,
+            Front::Key => FLAG_TAG,
+            Front::Sequence => FLAG_SEQUENCE,
+        };
+        let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+        let kind = u32::from(self.kind as u8) | u32::from(codec_code(self.codec)) << 8 | u32::from(flags) << 16;
+        let words = [
+            pair(self.body_len, 0),
+            pair(kind, self.records),
+            self.first.0,
+            self.ticket.0,
+            pair(self.origin_epoch.0, self.back),
+            pair(self.chain, self.body_crc),
+            self.append_time.0.cast_unsigned(),
+        ];
         let mut bytes = [0u8; HEAD_BYTES];
-        {
-            let mut rest = bytes.as_mut_slice();
-            rest.put_u32_le(self.body_len);
-            rest.put_u32_le(0);
-            rest.put_u8(self.kind as u8);
-            rest.put_u8(codec_code(self.codec));
-            rest.put_u16_le(match self.front {
-                Front::None => 0,
-                Front::Key => FLAG_TAG,
-                Front::Sequence => FLAG_SEQUENCE,
-            });
-            rest.put_u32_le(self.records);
-            rest.put_u64_le(self.first.0);
-            rest.put_u64_le(self.ticket.0);
-            rest.put_u32_le(self.origin_epoch.0);
-            rest.put_u32_le(self.back);
-            rest.put_u32_le(self.chain);
-            rest.put_u32_le(self.body_crc);
-            rest.put_i64_le(self.append_time.0);
+        for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
         }
         let crc = head_crc(seed, &bytes);
         bytes[4..8].copy_from_slice(&crc.to_le_bytes());
