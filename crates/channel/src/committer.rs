@@ -218,10 +218,11 @@ impl Committer {
         let Taken { units, claimed_at, time } = taken;
         let partition = Arc::clone(&self.partition);
         let Some(writer) = self.writer.as_mut() else { return After::Park };
-        let evidence = writer.evidence(units);
+        let mut evidence = writer.evidence(units);
         let written_at = Instant::now();
         match writer.append(self.next, &evidence.units) {
             Append::Durable { end, times } => {
+                writer.share(&mut evidence.units);
                 self.last_time = time;
                 self.gathering.note_sync(times.sync);
                 partition.metrics.syncs.increment(1);

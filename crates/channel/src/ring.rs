@@ -1,4 +1,4 @@
-//! The tail ring: a partition's newest units in memory, sharing the publishers' bytes (C55).
+//! The tail ring: a partition's newest units in memory, sharing the bytes that were written (C55).
 //!
 //! Bounded in records and bytes; a push evicts the oldest. It holds nothing that is not in the store, so a reader that
 //! misses it reads segments and sees the same bytes (I2). The newest unit always stays, however large.
@@ -23,8 +23,8 @@ struct Inside {
     bytes: usize,
 }
 
-/// What a unit costs beside its rows.
-const UNIT_BYTES: usize = std::mem::size_of::<StoredUnit>();
+/// What a unit costs beside its rows: its entry, and its head where the rows are in the buffer that was written.
+const UNIT_BYTES: usize = std::mem::size_of::<StoredUnit>() + 64;
 
 impl TailRing {
     pub(crate) fn new(records_max: u32, bytes_max: usize) -> Self {

@@ -58,6 +58,8 @@ pub(crate) trait PartitionWriter: Send {
     fn evidence(&self, units: Vec<Unit>) -> Evidence;
     /// Writes the units in order at `expected`, then makes them durable; one call is one sync. Blocks.
     fn append(&mut self, expected: Offset, units: &[Unit]) -> Append;
+    /// Points the rows of the units of the append that just succeeded into what it wrote, if it has them.
+    fn share(&mut self, _units: &mut [Unit]) {}
     /// Ends an uncertain append for good (C36, C37). Blocks.
     fn settle(&mut self, evidence: &Evidence, intent: Intent) -> Settled;
     /// Class `written`: makes durable what was appended. Blocks.

@@ -1,15 +1,16 @@
 //! Turning units into one gathered write: heads and small rows in one reused buffer, large rows where they are.
 //!
-//! No allocation per unit: the buffers keep their size from append to append. A small row is copied, because a
-//! system call's list entry costs more than its bytes.
+//! No allocation per unit. A small row is copied, because a system call's list entry costs more than its bytes; what was
+//! written can then stand for the units' own rows ([`Gather::share`]).
 
 use std::io::{self, IoSlice};
 use std::ops::Range;
 
+use bytes::Bytes;
 use landfall_types::{Epoch, Offset};
 
 use crate::format::{Front, HEAD_BYTES, Kind, Seed, UnitHead, padded};
-use crate::unit::Unit;
+use crate::unit::{Unit, UnitBody};
 use crate::vfs::{VfsFile, zeros};
 
 /// Rows up to this are copied.
@@ -17,11 +18,13 @@ const COPY_BYTES_MAX: usize = 4_096;
 /// What Linux takes in one call.
 const SLICES_MAX: usize = 1_024;
 
-/// The append being written.
+/// The append being written, and of the last one the buffer, unless it was shared.
 #[derive(Debug, Default)]
 pub(crate) struct Gather {
     scratch: Vec<u8>,
     pieces: Vec<Piece>,
+    /// Where in `scratch` the stored rows of each unit are; empty where they are not.
+    copied: Vec<Range<usize>>,
 }
 
 #[derive(Clone, Debug)]
@@ -48,11 +51,23 @@ pub(crate) fn gathered_bytes(units: &[Unit]) -> u64 {
     units.iter().map(|unit| padded(HEAD_BYTES + unit.body.encoded_len()) as u64).sum()
 }
 
+fn is_copied(body: &UnitBody) -> bool {
+    body.stored().len() <= COPY_BYTES_MAX
+}
+
+/// What of a unit goes into the buffer.
+fn copied_bytes(unit: &Unit) -> usize {
+    let body = &unit.body;
+    padded(HEAD_BYTES + body.encoded_len()) - if is_copied(body) { 0 } else { body.stored().len() }
+}
+
 impl Gather {
     /// Lays the units out; gives the chain after the last one.
     pub(crate) fn lay_out(&mut self, units: &[Unit], target: &Target) -> u32 {
-        self.scratch.clear();
+        // As large as it has to be: who holds a part of it holds all of it.
+        self.scratch = Vec::with_capacity(units.iter().map(copied_bytes).sum());
         self.pieces.clear();
+        self.copied.clear();
         let (mut at, mut first, mut chain, mut start) = (target.at, target.first, target.chain, 0);
         for (place, unit) in units.iter().enumerate() {
             let body = &unit.body;
@@ -73,9 +88,12 @@ impl Gather {
             };
             chain = head.put(target.seed, &mut self.scratch);
             body.tag().put(&mut self.scratch);
-            if body.stored().len() <= COPY_BYTES_MAX {
+            let from = self.scratch.len();
+            if is_copied(body) {
                 self.scratch.extend_from_slice(body.stored());
+                self.copied.push(from..self.scratch.len());
             } else {
+                self.copied.push(from..from);
                 self.pieces.push(Piece::Scratch(start..self.scratch.len()));
                 self.pieces.push(Piece::Rows(place));
                 start = self.scratch.len();
@@ -119,11 +137,17 @@ impl Gather {
         Ok(written)
     }
 
-    /// After an unusually large append, its memory is given back.
-    pub(crate) fn shrink(&mut self) {
-        const KEEP_BYTES: usize = 4 << 20;
-        if self.scratch.capacity() > KEEP_BYTES {
-            self.scratch = Vec::new();
+    /// Points the rows of the units that were laid out last into what was written: one buffer for all of them, which is still
+    /// in the cache, instead of one each that another thread has made and would have freed here.
+    pub(crate) fn share(&mut self, units: &mut [Unit]) {
+        if units.len() != self.copied.len() {
+            return;
+        }
+        let written = Bytes::from_owner(std::mem::take(&mut self.scratch));
+        for (unit, range) in units.iter_mut().zip(self.copied.drain(..)) {
+            if !range.is_empty() {
+                unit.body.move_rows(written.slice(range));
+            }
         }
     }
 }

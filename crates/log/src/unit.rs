@@ -152,6 +152,13 @@ impl UnitBody {
         &self.tag
     }
 
+    /// The stored bytes are at another place too: where they are the rows, they are kept there from now on.
+    pub(crate) fn move_rows(&mut self, stored: Bytes) {
+        if self.compressed.is_none() && stored.len() == self.rows.len() {
+            self.rows = stored;
+        }
+    }
+
     /// The codec in use: `None` where compressing did not pay.
     pub fn codec(&self) -> Codec {
         self.codec

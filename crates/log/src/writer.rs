@@ -229,6 +229,12 @@ impl LogWriter {
         }
     }
 
+    /// Points the rows of the units of the last append into the buffer that it wrote, so that their own can be freed. They
+    /// are the same bytes.
+    pub fn share(&mut self, units: &mut [Unit]) {
+        self.gather.share(units);
+    }
+
     /// All checks that need no I/O, and the spare without which no append may begin.
     fn admit(&self, expected: Offset, units: &[Unit]) -> Result<(u64, Offset), RefusedError> {
         if let Some(pending) = &self.pending {
@@ -292,7 +298,6 @@ impl LogWriter {
         let page_end = if units.is_empty() { end_byte } else { end_byte.next_multiple_of(PAGE) };
         let padding = page_end.min(prepared.max(end_byte)) - end_byte;
         let written = self.gather.write(units, padding as usize, self.active.file.as_ref(), start.byte);
-        self.gather.shrink();
         times.write = self.elapsed(began);
         let path = || self.active.segment.path.clone();
         match written {

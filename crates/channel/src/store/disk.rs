@@ -67,6 +67,9 @@ impl PartitionWriter for LogWriter {
     fn append(&mut self, expected: Offset, units: &[Unit]) -> Append {
         LogWriter::append(self, expected, units)
     }
+    fn share(&mut self, units: &mut [Unit]) {
+        LogWriter::share(self, units);
+    }
     fn settle(&mut self, evidence: &Evidence, intent: Intent) -> Settled {
         LogWriter::settle(self, evidence, intent)
     }

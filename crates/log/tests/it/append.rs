@@ -334,3 +334,36 @@ fn every_code_has_a_page() {
     assert_eq!(error.code().to_string(), "LF-CH0050");
     assert!(landfall_log::CODES.iter().any(|page| page.code == error.code() && page.kind == error.kind()));
 }
+
+/// Would catch rows that are shared from the wrong place of what was written, or from another append, and rows that are shared
+/// though they were written as something else or not from the buffer.
+#[test]
+fn shared_rows_are_the_units_own() {
+    let mut opened = open(&MemoryVfs::new());
+    let large = 20_000;
+    let lens = [10, large, 0, 333, 4_096, 4_097, 1];
+    for turn in [7, 1, 3] {
+        let first = opened.writer.tail().0;
+        let mut units: Vec<Unit> = (first..).zip(&lens[..turn]).map(|(n, len)| unit(n, *len)).collect();
+        units[0].body = UnitBody::new(Tag::Key([7; 24]), Codec::None, rows(first, lens[0]), 1);
+        if turn > 3 {
+            units[3].body = UnitBody::new(Tag::None, Codec::Lz4, Bytes::from(vec![5; 333]), 1);
+        }
+        let own: Vec<Bytes> = units.iter().map(|unit| unit.body.rows().clone()).collect();
+        durable(opened.writer.append(Offset(first), &units));
+        opened.writer.share(&mut units);
+        let (mut low, mut high, mut shared) = (usize::MAX, 0, 0);
+        for (unit, own) in units.iter().zip(&own) {
+            assert_eq!(unit.body.rows(), own);
+            if unit.body.rows().as_ptr() != own.as_ptr() {
+                let at = unit.body.rows().as_ptr() as usize;
+                (low, high, shared) = (low.min(at), high.max(at + own.len()), shared + 1);
+            }
+        }
+        assert_eq!(shared, if turn == 7 { 3 } else { turn.min(2) - turn / 3 }, "of a turn of {turn}");
+        assert!(high - low < 10_000, "{} bytes apart", high - low);
+        // Once more: there is nothing to share any more.
+        opened.writer.share(&mut units);
+        assert!(units.iter().zip(&own).all(|(unit, own)| unit.body.rows() == own));
+    }
+}
