@@ -52,6 +52,8 @@ impl Committer {
             next = self.claim(next, (claimed_at, time), &mut units);
             partition.intake.judged();
             if is_full || !goes_on {
+                // Who is not written need not wait for the sync.
+                self.wake_all();
                 if count == 0 {
                     self.units = units;
                     return None;
