@@ -28,7 +28,7 @@ use crate::outcome::UnresolvedCause;
 use crate::partition::{Partition, PartitionParts};
 use crate::schemas::Schemas;
 use crate::store::{LogStore, MemoryStore, PartitionStore};
-use crate::threads::{DiskReserve, Threads};
+use crate::threads::{DiskReserve, Threads, wake_all};
 use crate::ticket::Settlement;
 
 /// The process's channels; clones share them. The last clone's drop closes them.
@@ -509,7 +509,7 @@ fn give_up(partition: &Partition) -> Option<LeftOver> {
         }
         claimed.len()
     };
-    wake.into_iter().for_each(std::task::Waker::wake);
+    wake_all(&mut wake);
     (left + claimed > 0).then(|| LeftOver {
         channel: Arc::clone(&partition.channel),
         partition: partition.id,

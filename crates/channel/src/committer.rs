@@ -85,8 +85,11 @@ pub(crate) struct Committer {
     last_time: Timestamp,
     next_ticket: u64,
     unsettled: Option<Unsettled>,
-    /// Buffers that turns reuse. `batch`: taken from the queue and neither answered nor claimed yet.
-    batch: Vec<QueuedUnit>,
+    /// Buffers that turns reuse. `batch`: taken from the queue, with its number there, and neither answered nor claimed yet.
+    batch: Vec<(u64, QueuedUnit)>,
+    /// A turn that is in the log and being answered; of the first so many the room is given back.
+    answering: Vec<Claimed>,
+    answered: usize,
     units: Vec<Unit>,
     wake: Vec<Waker>,
     evicted: Vec<StoredUnit>,
@@ -135,6 +138,8 @@ impl Committer {
             next_ticket: 0,
             unsettled: None,
             batch: Vec::new(),
+            answering: Vec::new(),
+            answered: 0,
             units: Vec::new(),
             wake: Vec::new(),
             evicted: Vec::new(),
@@ -222,7 +227,9 @@ impl Committer {
         let written_at = Instant::now();
         match writer.append(self.next, &evidence.units) {
             Append::Durable { end, times } => {
-                writer.share(&mut evidence.units);
+                if partition.ring.may_share(evidence.units.iter().map(|unit| unit.body.encoded_len() + 64).sum()) {
+                    writer.share(&mut evidence.units);
+                }
                 self.last_time = time;
                 self.gathering.note_sync(times.sync);
                 partition.metrics.syncs.increment(1);

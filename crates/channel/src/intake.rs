@@ -22,6 +22,7 @@ use crate::budget::ProcessBudget;
 use crate::committer::Committer;
 use crate::error::PublishError;
 use crate::options::{Admission, QueueLimits};
+use crate::threads::wake_all;
 
 pub(crate) use handover::{HandedOver, Handover, Queued, QueuedUnit, Tried};
 
@@ -309,7 +310,7 @@ impl Intake {
             wake.extend(grant.1.take());
         }
         drop(inside);
-        wake.into_iter().for_each(Waker::wake);
+        wake_all(&mut wake);
     }
 
     /// Gives room back. `process_bytes`: how much of it was taken from the process's budget too.
@@ -340,7 +341,7 @@ impl Intake {
     }
 
     /// Takes units in order while the turn has room, the first one in any case. True: one is left for which it has none.
-    pub(crate) fn claim(&self, room: &mut TurnRoom, into: &mut Vec<QueuedUnit>) -> bool {
+    pub(crate) fn claim(&self, room: &mut TurnRoom, into: &mut Vec<(u64, QueuedUnit)>) -> bool {
         let mut inside = self.inside.lock();
         self.counts.add(&mut inside.arrived);
         let mut is_full = false;
@@ -354,11 +355,18 @@ impl Intake {
             room.records = room.records.saturating_sub(records);
             room.bytes = room.bytes.saturating_sub(bytes);
             room.is_untouched = false;
-            into.extend(inside.tickets.pop_front().map(|(_, unit)| unit));
+            into.extend(inside.tickets.pop_front());
         }
         inside.is_judging = !into.is_empty();
         self.queued.store(inside.tickets.len(), Ordering::Relaxed);
         is_full
+    }
+
+    /// Puts units back that were claimed last, given from the last one on.
+    pub(crate) fn put_back(&self, units: impl Iterator<Item = (u64, QueuedUnit)>) {
+        let mut inside = self.inside.lock();
+        units.for_each(|unit| inside.tickets.push_front(unit));
+        self.queued.store(inside.tickets.len(), Ordering::Relaxed);
     }
 
     /// What was claimed is in the list of the claimed, or answered.
@@ -458,7 +466,7 @@ impl Intake {
             }
             inside.gate = gate;
         }
-        wake.into_iter().for_each(Waker::wake);
+        wake_all(&mut wake);
     }
 
     /// Closes an open gate; one that is closed already keeps its answer.

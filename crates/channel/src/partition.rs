@@ -255,7 +255,7 @@ impl Partition {
         let mut wake = Vec::new();
         queued.cell.settle(Settlement::NotStored(error), &mut wake);
         self.intake.release(1, queued.cost(), queued.permits(self.intake.process_total()));
-        wake.into_iter().for_each(std::task::Waker::wake);
+        wake_all(&mut wake);
     }
 
     /// A ticket was cancelled by its last holder: it leaves the queue, and its key is free.

@@ -31,6 +31,12 @@ impl TailRing {
         TailRing { inside: Mutex::default(), records_max: u64::from(records_max), bytes_max }
     }
 
+    /// Whether rows may point into one buffer of so many bytes, which stays as long as any of them: the ring then holds no more
+    /// than a quarter above its bound.
+    pub(crate) fn may_share(&self, bytes: usize) -> bool {
+        bytes <= self.bytes_max / 4
+    }
+
     /// Adds a turn's units, which follow those before. What they displace goes into `evicted`, to be freed outside the lock.
     pub(crate) fn push(&self, units: impl Iterator<Item = StoredUnit>, evicted: &mut Vec<StoredUnit>) {
         let mut inside = self.inside.lock();

@@ -22,6 +22,7 @@ use crate::intake::QueuedUnit;
 use crate::options::JOINED_MAX;
 use crate::outcome::{Committed, NotStored, PublishOutcome, Reference, Timings, Unresolved, UnresolvedCause};
 use crate::partition::Partition;
+use crate::threads::wake_all;
 
 /// How a ticket ended, for all its holders.
 #[derive(Clone, Debug)]
@@ -178,7 +179,7 @@ impl TicketCell {
     /// The publisher has waited for long: it is woken, to set its own timer.
     pub(crate) fn tell(&self, wake: &mut Vec<Waker>) {
         let mut inside = self.inside.lock();
-        if !matches!(inside.phase, Phase::Settled(_)) {
+        if !inside.is_told && !matches!(inside.phase, Phase::Settled(_)) {
             inside.is_told = true;
             wake.extend(inside.waker.take());
         }
@@ -205,7 +206,7 @@ impl TicketCell {
     pub(crate) fn leave(&self, seat: usize, error: PublishError) -> Left {
         let mut wake = Vec::new();
         let left = self.leave_and(seat, error, &mut wake);
-        wake.into_iter().for_each(Waker::wake);
+        wake_all(&mut wake);
         left
     }
 
@@ -286,6 +287,20 @@ impl Ticket {
 
     pub(crate) fn pending(pending: Pending) -> Ticket {
         Ticket { state: State::Pending(pending), skipped: 0 }
+    }
+
+    /// Whether it relies on being told when it has waited for long.
+    pub(crate) fn is_watched(&self) -> bool {
+        matches!(&self.state, State::Pending(pending) if pending.is_watched)
+    }
+
+    /// It has waited for room: whether it may still rely on being told depends on what is left to it. True: it does.
+    pub(crate) fn look_again(&mut self) -> bool {
+        if let State::Pending(pending) = &mut self.state {
+            let left = pending.expires().saturating_duration_since(Instant::now());
+            pending.is_watched &= pending.partition.threads.deadlines.covers(left);
+        }
+        self.is_watched()
     }
 
     /// Records at the front that were stored before; known once the outcome is.

@@ -230,9 +230,11 @@ impl LogWriter {
     }
 
     /// Points the rows of the units of the last append into the buffer that it wrote, so that their own can be freed. They
-    /// are the same bytes.
+    /// are the same bytes. Class `written` keeps the units until a sync: it shares nothing.
     pub fn share(&mut self, units: &mut [Unit]) {
-        self.gather.share(units);
+        if self.options.durability != Durability::Written {
+            self.gather.share(units);
+        }
     }
 
     /// All checks that need no I/O, and the spare without which no append may begin.

@@ -19,6 +19,7 @@ use crate::options::{DEADLINE, DEADLINE_DEFAULT};
 use crate::outcome::{Committed, PublishOutcome, Timings};
 use crate::partition::Partition;
 use crate::record::Record;
+use crate::threads::wake_all;
 use crate::ticket::{Joined, Pending, Settlement, Ticket, TicketCell, split};
 
 /// Encoding above this goes to the blocking pool, so that no async worker is held up (C20).
@@ -117,7 +118,7 @@ impl Channel {
             Err(ticket) => Step::Ticket(ticket),
             Ok(Prepared { queued, ticket }) => match partition.intake.try_hand_over(Handover::One(queued)) {
                 Tried::Queued(committer) => {
-                    was_queued(partition, committer);
+                    was_queued(partition, committer, ticket.is_watched());
                     Step::Ticket(ticket)
                 }
                 tried => Step::Waiting(partition, tried, ticket),
@@ -129,17 +130,17 @@ impl Channel {
         match step {
             Step::Ticket(ticket) => ticket,
             Step::Refused(error, link) => self.refused(error, records, link.as_ref()),
-            Step::Waiting(partition, tried, ticket) => {
+            Step::Waiting(partition, tried, mut ticket) => {
                 drop(records);
                 let handed = partition.intake.wait_to_hand_over(tried, call.expires(), call.deadline).await;
-                self.handed_over(partition, handed);
+                self.handed_over(partition, handed, std::iter::once(&mut ticket));
                 ticket
             }
             Step::Large(partition, link) => {
                 match self.prepare_anywhere(partition, records, call.options.sequences.clone(), link, call).await {
                     Err(ticket) => ticket,
-                    Ok(Prepared { queued, ticket }) => {
-                        self.hand_over(partition, Handover::One(queued), call).await;
+                    Ok(Prepared { queued, mut ticket }) => {
+                        self.hand_over(partition, Handover::One(queued), call, std::iter::once(&mut ticket)).await;
                         ticket
                     }
                 }
@@ -357,15 +358,29 @@ impl Channel {
     }
 
     /// Reserves and queues units together.
-    async fn hand_over(&self, partition: &Arc<Partition>, units: Handover, call: &Call<'_>) {
+    async fn hand_over<'a>(
+        &self,
+        partition: &Arc<Partition>,
+        units: Handover,
+        call: &Call<'_>,
+        tickets: impl Iterator<Item = &'a mut Ticket>,
+    ) {
         let tried = partition.intake.try_hand_over(units);
         let handed = partition.intake.wait_to_hand_over(tried, call.expires(), call.deadline).await;
-        self.handed_over(partition, handed);
+        self.handed_over(partition, handed, tickets);
     }
 
-    fn handed_over(&self, partition: &Arc<Partition>, handed: HandedOver) {
+    fn handed_over<'a>(
+        &self,
+        partition: &Arc<Partition>,
+        handed: HandedOver,
+        tickets: impl Iterator<Item = &'a mut Ticket>,
+    ) {
         match handed {
-            Ok(committer) => was_queued(partition, committer),
+            Ok(committer) => {
+                let is_watched = tickets.fold(false, |any, ticket| ticket.look_again() | any);
+                was_queued(partition, committer, is_watched);
+            }
             Err((error, units)) => self.settle_refused(partition, units, &error),
         }
     }
@@ -388,7 +403,7 @@ impl Channel {
                 chain.break_by(error.code());
             }
         }
-        wake.into_iter().for_each(std::task::Waker::wake);
+        wake_all(&mut wake);
     }
 
     /// Sorts a group's records by partition and cuts them into units; bad ones get their outcome at once.
@@ -460,7 +475,9 @@ impl Channel {
                 Err(ticket) => tickets.push((ticket, unit.indexes)),
                 Ok(Prepared { queued, ticket }) => {
                     if !together.is_empty() && (together.len() >= items_max || bytes + queued.cost() > bytes_max) {
-                        self.hand_over(partition, Handover::Many(std::mem::take(&mut together)), call).await;
+                        let units = std::mem::take(&mut together);
+                        let theirs = tickets.iter_mut().rev().take(units.len()).map(|(ticket, _)| ticket);
+                        self.hand_over(partition, Handover::Many(units), call, theirs).await;
                         bytes = 0;
                     }
                     bytes += queued.cost();
@@ -470,7 +487,8 @@ impl Channel {
             }
         }
         if !together.is_empty() {
-            self.hand_over(partition, Handover::Many(together), call).await;
+            let theirs = tickets.iter_mut().rev().take(together.len()).map(|(ticket, _)| ticket);
+            self.hand_over(partition, Handover::Many(together), call, theirs).await;
         }
     }
 }
@@ -513,11 +531,11 @@ fn add_to_units(
     }
 }
 
-fn was_queued(partition: &Partition, committer: Option<Box<Committer>>) {
+fn was_queued(partition: &Partition, committer: Option<Box<Committer>>, is_watched: bool) {
     if let Some(committer) = committer {
         partition.threads.commit.submit(committer);
     }
-    if !partition.threads.deadlines.arm() {
+    if is_watched && !partition.threads.deadlines.arm() {
         // The runtime that watched has ended meanwhile.
         partition.tell_all();
     }

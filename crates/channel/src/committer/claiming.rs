@@ -44,12 +44,17 @@ impl Committer {
                 std::thread::yield_now();
                 continue;
             }
-            let is_full = partition.intake.claim(&mut room, &mut self.batch);
+            let mut is_full = partition.intake.claim(&mut room, &mut self.batch);
             count += self.batch.len();
             let claimed_at = Instant::now();
             // One for the whole turn.
             let time = *time.get_or_insert_with(|| Timestamp(partition.clock.now().0.max(self.last_time.0)));
             next = self.claim(next, (claimed_at, time), &mut units);
+            if !self.batch.is_empty() {
+                // From the last one on, as they stand there.
+                partition.intake.put_back(self.batch.drain(..));
+                is_full = true;
+            }
             partition.intake.judged();
             if is_full || !goes_on {
                 // Who is not written need not wait for the sync.
@@ -69,7 +74,8 @@ impl Committer {
         TurnRoom { records: turn.records, bytes: turn.bytes.as_usize().min(append_max), is_untouched: true }
     }
 
-    /// Judges the batch, whose first record would get the offset `next`; gives the offset after its last one.
+    /// Judges the batch, whose first record would get the offset `next`; gives the offset after its last one. What waits for the
+    /// next turn stays in the batch.
     fn claim(&mut self, mut next: Offset, (now, time): (Instant, Timestamp), units: &mut Vec<Unit>) -> Offset {
         let partition = Arc::clone(&self.partition);
         let epoch = self.epoch();
@@ -78,11 +84,14 @@ impl Committer {
         partition.claimed.lock().reserve(self.batch.len());
         // Taken from its end, so the first comes last.
         self.batch.reverse();
-        while let Some(waiting) = self.batch.last() {
+        while let Some((_, waiting)) = self.batch.last() {
             let verdict = self.judge(waiting, next, now, units);
-            let Some(queued) = self.batch.pop() else { break };
+            if let Verdict::NextTurn = verdict {
+                break;
+            }
+            let Some((_, queued)) = self.batch.pop() else { break };
             let rest = match verdict {
-                Verdict::Append => None,
+                Verdict::Append | Verdict::NextTurn => None,
                 Verdict::AppendRest(rest) => Some(rest),
                 Verdict::Answer(settlement) => {
                     self.answer(&queued, settlement);
@@ -125,10 +134,13 @@ impl Committer {
         }
         let mut verdict = Verdict::Append;
         if let Some(sequences) = &queued.sequences {
-            let known = sequences.known(self.last_sequence(&sequences.producer, units));
+            let stored = self.partition.keys.lock().last(&sequences.producer);
+            let known = sequences.known(last_in_turn(&sequences.producer, units).or(stored));
             let count = queued.body.records();
             if known >= count as usize {
-                return Verdict::Answer(self.duplicate(count));
+                // It is answered when its first copy is in the log, and only then.
+                let is_stored = sequences.known(stored) >= known;
+                return if is_stored { Verdict::Answer(self.duplicate(count)) } else { Verdict::NextTurn };
             }
             if known > 0 {
                 match without_front(&queued.body, sequences, known) {
@@ -147,15 +159,6 @@ impl Committer {
             return refuse(PublishError::OffsetConflict { expected, actual: next });
         }
         verdict
-    }
-
-    /// The last number of a producer, in the log or in this turn.
-    fn last_sequence(&self, producer: &[u8; 16], units: &[Unit]) -> Option<(u64, u64)> {
-        let in_turn = units.iter().rev().find_map(|unit| match unit.body.tag() {
-            Tag::Sequence(block) if block.producer == *producer => Some((block.sequence, block.index)),
-            _ => None,
-        });
-        in_turn.or_else(|| self.partition.keys.lock().last(producer))
     }
 
     fn duplicate(&self, count: u32) -> Settlement {
@@ -193,8 +196,18 @@ impl Committer {
 
 enum Verdict {
     Append,
+    /// What it repeats is being written.
+    NextTurn,
     AppendRest(Box<Rest>),
     Answer(Settlement),
+}
+
+/// The last number of a producer in this turn.
+fn last_in_turn(producer: &[u8; 16], units: &[Unit]) -> Option<(u64, u64)> {
+    units.iter().rev().find_map(|unit| match unit.body.tag() {
+        Tag::Sequence(block) if block.producer == *producer => Some((block.sequence, block.index)),
+        _ => None,
+    })
 }
 
 /// The unit without its first `known` records, which are in the log already.

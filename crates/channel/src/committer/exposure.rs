@@ -54,10 +54,13 @@ impl Committer {
         partition.ring.push(stored, &mut self.evicted);
         self.next = end;
         partition.tail.advance(end);
-        let claims = std::mem::take(&mut *partition.claimed.lock());
+        // Where a recovery finds them, should anything below panic.
+        std::mem::swap(&mut self.answering, &mut *partition.claimed.lock());
+        self.answered = 0;
+        let claims = &self.answering;
         if claims.iter().any(|claimed| claimed.queued.key.is_some() || claimed.queued.sequences.is_some()) {
             let mut keys = partition.keys.lock();
-            for claimed in &claims {
+            for claimed in claims {
                 let queued = &claimed.queued;
                 if let Some((name, body)) = queued.key {
                     keys.commit(name, body, claimed.first, claimed.body().records(), append_time);
@@ -98,11 +101,11 @@ impl Committer {
         let written = since_claimed(stamps.written_at) + stamps.times.write;
         let synced = written + stamps.times.sync;
         let passed = Passed { claimed: stamps.claimed_at, written, synced, visible: since_claimed(visible_at) };
-        let mut claims = claims.into_iter();
         let mut together = ANSWERED_FIRST;
-        while claims.len() > 0 {
+        while self.answered < self.answering.len() {
             let mut released = Released::default();
-            for claimed in claims.by_ref().take(together) {
+            let end = self.answering.len().min(self.answered + together);
+            for claimed in self.answering.get(self.answered..end).unwrap_or_default() {
                 let settlement = Settlement::Committed {
                     first: claimed.first,
                     count: claimed.queued.body.records(),
@@ -115,10 +118,12 @@ impl Committer {
                 claimed.queued.cell.settle(settlement, &mut self.wake);
                 released.add(&claimed.queued, total);
             }
+            self.answered = end;
             partition.intake.release(released.items, released.bytes, released.permits);
             self.wake_all();
             together = ANSWERED_TOGETHER;
         }
+        self.answering.clear();
         self.gathering.expect(answered + waiting);
         // Nobody waits for what is freed here.
         self.evicted.clear();

@@ -155,10 +155,11 @@ impl Committer {
         self.writer = None;
         self.unsettled = None;
         self.units = Vec::new();
-        for queued in std::mem::take(&mut self.batch) {
-            partition.refuse(queued, PublishError::Abandoned { partition: partition.id, attempts: 0, cause: None });
-        }
-        partition.intake.judged();
+        self.refuse_batch();
+        // Those that were being answered are in the log, which is about to say so.
+        let left = self.answering.split_off(self.answered.min(self.answering.len()));
+        self.answering.clear();
+        partition.claimed.lock().extend(left);
         if !partition.threads.is_owner() {
             // Opening writes.
             let _ = self.stand_down();
@@ -220,14 +221,20 @@ impl Committer {
     pub(crate) fn give_up(&mut self, cause: Arc<str>) {
         let partition = Arc::clone(&self.partition);
         partition.intake.set_uncertain(None);
-        for queued in std::mem::take(&mut self.batch) {
-            partition.refuse(queued, PublishError::Abandoned { partition: partition.id, attempts: 0, cause: None });
-        }
-        partition.intake.judged();
+        self.refuse_batch();
         let claims = std::mem::take(&mut *partition.claimed.lock());
         // First, so that who is answered finds the partition as it is.
         partition.stop(cause);
         self.lose(claims);
+    }
+
+    /// What had left the queue and was not claimed is not stored.
+    fn refuse_batch(&mut self) {
+        let partition = Arc::clone(&self.partition);
+        for (_, queued) in std::mem::take(&mut self.batch) {
+            partition.refuse(queued, PublishError::Abandoned { partition: partition.id, attempts: 0, cause: None });
+        }
+        partition.intake.judged();
     }
 
     fn answer_found(&mut self, found: Found) {

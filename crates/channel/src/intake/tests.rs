@@ -69,12 +69,12 @@ async fn room_is_given_in_line_and_who_leaves_frees_the_place() {
     let room = |records, bytes| TurnRoom { records, bytes, is_untouched: true };
     assert!(intake.claim(&mut room(1, 1), &mut claimed), "the second one does not fit");
     assert_eq!(claimed.len(), 1, "at least one unit is claimed");
-    let (cost, permits) = (claimed[0].cost(), claimed[0].permits(process.total()));
+    let (cost, permits) = (claimed[0].1.cost(), claimed[0].1.permits(process.total()));
     intake.release(1, cost, permits);
     behind.await.unwrap().unwrap();
     let mut rest = Vec::new();
     assert!(!intake.claim(&mut room(u32::MAX, usize::MAX), &mut rest));
-    for unit in &rest {
+    for (_, unit) in &rest {
         intake.release(1, unit.cost(), unit.permits(process.total()));
     }
     assert!(intake.is_empty());

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use landfall_types::TicketNumber;
 use parking_lot::Mutex;
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::time::Sleep;
 
 use crate::partition::Partition;
@@ -49,10 +49,12 @@ struct Inside {
 }
 
 impl Deadlines {
-    /// On the runtime of this call; without one every ticket has its own timer.
+    /// On the runtime of this call. Without one every ticket has its own timer, and with one that runs only while somebody
+    /// blocks on it.
     pub(crate) fn start() -> Deadlines {
         let deadlines = Deadlines::default();
-        if let Ok(runtime) = Handle::try_current() {
+        let has_workers = |runtime: &Handle| runtime.runtime_flavor() != RuntimeFlavor::CurrentThread;
+        if let Some(runtime) = Handle::try_current().ok().filter(has_workers) {
             deadlines.shared.inside.lock().is_running = true;
             let shared = Arc::clone(&deadlines.shared);
             runtime.spawn(Watch { shared, partitions: Vec::new(), sleep: None, idle: 0, wake: Vec::new() });
@@ -113,7 +115,7 @@ struct Watched {
     told: u64,
     /// Queued before this: there at the last look.
     seen: u64,
-    /// The first ticket of the turn that was under way at the last look.
+    /// The last ticket of the turn that was under way at the last look.
     turn: Option<TicketNumber>,
     told_turn: Option<TicketNumber>,
 }
@@ -127,7 +129,8 @@ impl Watched {
         self.told = self.seen;
         self.seen = queue.handed_over;
         let claimed = partition.claimed.lock();
-        let turn = claimed.first().map(|first| first.ticket);
+        // Its last one: a turn that is being gathered grows.
+        let turn = claimed.last().map(|last| last.ticket);
         if turn.is_some() && turn == self.turn && turn != self.told_turn {
             claimed.iter().for_each(|claimed| claimed.queued.cell.tell(wake));
             self.told_turn = turn;

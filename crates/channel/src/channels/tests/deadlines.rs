@@ -149,3 +149,38 @@ async fn a_waker_that_panics_costs_nobody_their_answer() {
         assert!(matches!(ended, Poll::Ready(PublishOutcome::Committed(_))));
     }
 }
+
+/// Catches a waker of somebody who waits for room that takes along the answers of a turn.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waker_of_who_waits_for_room_that_panics_costs_nobody_their_answer() {
+    let world = World::in_memory();
+    let mut options = small_segments();
+    options.queue.items = 64;
+    let (channels, channel) = world.open(options);
+    committed(channel.publish(record(0), PublishOptions::default()).await);
+    world.vfs.as_ref().unwrap().set_trouble(Some(("0", Trouble::Hangs)));
+    let mut tickets = vec![channel.submit_batch(vec![record(0)], by(Duration::from_secs(60))).await];
+    until_it_hangs(&world);
+    for n in 1..64 {
+        tickets.push(channel.submit_batch(vec![record(n)], by(Duration::from_secs(60))).await);
+    }
+    let panics = Arc::new(Panics::default());
+    let waker = Waker::from(Arc::clone(&panics));
+    // Twenty units, so that their room comes back in the middle of a turn's answers.
+    let keyed = |n: u64| Record { idempotency_key: Some(format!("key {n}").into()), ..record(n) };
+    let options = PublishOptions { partition: Some(P0), ..by(Duration::from_secs(60)) };
+    let mut bad = Box::pin(channel.publish_group((0..20).map(keyed).collect(), options));
+    assert!(bad.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    world.vfs.as_ref().unwrap().set_trouble(None);
+    let answered = tokio::time::timeout(PATIENCE, futures::future::join_all(tickets)).await.expect("answered");
+    for outcome in answered {
+        committed(outcome);
+    }
+    assert_eq!(panics.0.load(Ordering::SeqCst), 1);
+    drop(bad);
+    let patience = Instant::now() + PATIENCE;
+    while channels.shared.queued_bytes() > 0 {
+        assert!(Instant::now() < patience, "room is not given back");
+        tokio::task::yield_now().await;
+    }
+}

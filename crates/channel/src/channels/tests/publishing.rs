@@ -339,3 +339,35 @@ async fn identities_are_kept_and_conflicts_refused() {
     assert!(matches!(world.open_with(Vec::new()), Err(OpenError::IdentityLost { .. })));
     assert!(world.dir.path().join("channels/README").exists() && world.dir.path().join("channels/notes").exists());
 }
+
+/// Catches a repeat that is told that it is stored before its first copy is, which stands in the same turn (I1, C53).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeat_in_the_turn_of_its_first_copy_is_answered_after_it() {
+    let world = World::in_memory();
+    let (_channels, channel) = world.open(small_segments());
+    committed(channel.publish(record(0), PublishOptions::default()).await);
+    world.vfs.as_ref().unwrap().set_sync_delay(Duration::from_millis(100));
+    let under_way = channel.submit_batch(vec![record(1)], PublishOptions::default()).await;
+    let patience = Instant::now() + Duration::from_secs(20);
+    while channel.partition(P0).unwrap().claimed.lock().is_empty() {
+        assert!(Instant::now() < patience, "nothing is claimed");
+        tokio::task::yield_now().await;
+    }
+    // What is queued now is one turn.
+    let numbered = |numbers: &[(u64, u64)]| PublishOptions {
+        partition: Some(P0),
+        sequences: Some(crate::Sequences { producer: [7; 16], numbers: numbers.into() }),
+        ..PublishOptions::default()
+    };
+    let first = channel.submit_batch(vec![record(2)], numbered(&[(5, 0)])).await;
+    let again = channel.submit_batch(vec![record(2)], numbered(&[(5, 0)])).await;
+    let longer = channel.submit_batch(vec![record(2), record(3)], numbered(&[(5, 0), (5, 1)])).await;
+    let other = channel.submit_batch(vec![record(4)], PublishOptions::default()).await;
+    assert!(committed(again.await).duplicate);
+    assert!(channel.tail(P0).unwrap() >= Offset(3), "its first copy is not in the log yet");
+    assert!(!committed(first.await).duplicate);
+    assert_eq!(committed(under_way.await).first, Offset(1));
+    assert_eq!(committed(longer.await).first, Offset(3));
+    assert_eq!(committed(other.await).first, Offset(4));
+    assert_records(&read_all(&channel, P0).await, 0);
+}
