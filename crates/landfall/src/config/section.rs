@@ -308,9 +308,9 @@ impl<'a> Section<'a> {
         Some(items.iter().enumerate().filter_map(|(at, item)| Section::of(path(at), item, self.findings)).collect())
     }
 
-    /// Says that a required key is missing, unless it is there and was refused.
+    /// Says that a required key is missing, unless it has a value that was refused.
     pub(crate) fn missing(&self, key: &str, example: &str) {
-        let is_there = |node: &Node| !matches!(node.value, Value::Null);
+        let is_there = |node: &Node| !matches!(node.value, Value::Null | Value::List(_) | Value::Map(_));
         if self.entries.iter().any(|(entry, node)| entry.name == key && is_there(node)) {
             return;
         }
