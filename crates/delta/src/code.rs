@@ -86,8 +86,8 @@ pub const CODES: &[CodePage] = &[
         "DeltaTableMissing",
         Kind::Unavailable,
         Retry::Later,
-        "There is no table at the path and `create` is off. Rows wait; none is dropped.",
-        "Create the table or set `create: true`. A table that appears is used without a restart.",
+        "There is no table at the path and `create` is off, or one that the pipeline has landed rows in is gone. Rows wait; none is dropped.",
+        "Create the table, set `create: true`, or put back what is gone (an unmounted disk). A table that appears is used without a restart. To fill a new one from the start, give the pipeline a new `id`.",
     ),
     page(
         UNAVAILABLE,
@@ -210,6 +210,17 @@ pub enum DeltaError {
         /// Where it was looked for.
         path: String,
     },
+    /// No table, and positions of one are stored.
+    #[error(
+        "the Delta table {id} is gone from `{path}`, and the pipeline has landed rows in it: put it back (is the disk \
+         mounted?), or give the pipeline a new `id` to fill a new table from the start"
+    )]
+    Gone {
+        /// Where it was.
+        path: String,
+        /// Its id.
+        id: String,
+    },
     /// The store failed.
     #[error("{doing}: {cause}")]
     Unavailable {
@@ -313,7 +324,7 @@ impl Coded for DeltaError {
             DeltaError::Name { .. } => NAME,
             DeltaError::Feature { .. } => FEATURE,
             DeltaError::Schema { .. } => SCHEMA,
-            DeltaError::Missing { .. } => MISSING,
+            DeltaError::Missing { .. } | DeltaError::Gone { .. } => MISSING,
             DeltaError::Unavailable { .. } => UNAVAILABLE,
             DeltaError::Unreadable { .. } => UNREADABLE,
             DeltaError::Replaced { .. } => REPLACED,

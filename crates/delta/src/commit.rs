@@ -217,7 +217,7 @@ impl Committer {
         let mut metadata = None;
         for shape in shapes {
             let layout = Layout::of_table(&shape.rows, &becomes, &self.options)?;
-            if !layout.writes_like(&shape.layout) {
+            if !layout.takes(&shape.layout) {
                 return Err(DeltaError::Schema {
                     text: format!(
                         "the schema of the table at `{}` was changed since the pipeline planned for it: restart the \

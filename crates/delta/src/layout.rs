@@ -156,9 +156,10 @@ impl Layout {
         Ok(Layout { schema: Arc::new(Schema::new(fields)), partition, data, added })
     }
 
-    /// Whether rows are written alike: the same columns, types and partitions, whatever is added to the table.
-    pub(crate) fn writes_like(&self, other: &Layout) -> bool {
-        self.schema == other.schema && self.partition == other.partition
+    /// Whether what is written by `other` fits: the same columns, types and partitions, whatever is added to the table. A
+    /// column that takes NULL may get none.
+    pub(crate) fn takes(&self, other: &Layout) -> bool {
+        self.schema.contains(&other.schema) && self.partition == other.partition
     }
 
     /// The schema of data files.

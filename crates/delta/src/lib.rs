@@ -18,6 +18,7 @@ mod housekeeping;
 mod layout;
 mod listing;
 mod local_store;
+mod meters;
 mod options;
 mod partition;
 mod protocol;

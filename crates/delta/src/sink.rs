@@ -8,7 +8,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use deltalake_core::kernel::Add;
 use deltalake_core::kernel::transaction::CommitProperties;
 use deltalake_core::logstore::LogStoreRef;
 use deltalake_core::operations::create::CreateBuilder;
@@ -19,7 +18,6 @@ use landfall_engine::contract::{
     TableAbilities,
 };
 use landfall_types::{Clock, SystemClock};
-use metrics::{Counter, Histogram};
 use object_store::{ObjectStore, ObjectStoreExt};
 use parking_lot::Mutex;
 use serde_json::json;
@@ -31,6 +29,7 @@ use crate::group::Held;
 use crate::housekeeping::Housekeeping;
 use crate::layout::Layout;
 use crate::local_store::LocalStore;
+use crate::meters::Handles;
 use crate::options::DeltaOptions;
 use crate::protocol::RETENTION_PROPERTY;
 use crate::shape::{Shape, Shapes, is_changes};
@@ -82,51 +81,6 @@ impl Opened {
         let first = self.shapes.first();
         let is_partitioned = !first.layout.partition.is_empty();
         self.committer.options.open_files(is_partitioned, is_changes(&first.rows))
-    }
-}
-
-/// Metric handles, made once.
-pub(crate) struct Handles {
-    pub(crate) ok: Counter,
-    pub(crate) already: Counter,
-    pub(crate) kept: Counter,
-    pub(crate) superseded: Counter,
-    pub(crate) closed_early: Counter,
-    conflicts: Counter,
-    seconds: Histogram,
-    files: Counter,
-    file_bytes: Histogram,
-}
-
-impl Handles {
-    fn of(pipeline: &str) -> Self {
-        let pipeline = || pipeline.to_owned();
-        let commits = |outcome: &'static str| metrics::counter!("landfall_delta_commits_total", "pipeline" => pipeline(), "outcome" => outcome);
-        Handles {
-            ok: commits("ok"),
-            already: commits("already_there"),
-            kept: commits("retried"),
-            superseded: commits("superseded"),
-            closed_early: metrics::counter!("landfall_delta_files_closed_early_total", "pipeline" => pipeline()),
-            conflicts: metrics::counter!("landfall_delta_conflicts_total", "pipeline" => pipeline()),
-            seconds: metrics::histogram!("landfall_delta_commit_seconds", "pipeline" => pipeline()),
-            files: metrics::counter!("landfall_delta_files_total", "pipeline" => pipeline()),
-            file_bytes: metrics::histogram!("landfall_delta_file_bytes", "pipeline" => pipeline()),
-        }
-    }
-
-    pub(crate) fn committed(&self, committed: &Committed, adds: &[Add], took: Duration) {
-        self.conflicts.increment(u64::from(committed.conflicts));
-        if committed.already_there {
-            self.already.increment(1);
-            return;
-        }
-        self.ok.increment(1);
-        self.seconds.record(took.as_secs_f64());
-        self.files.increment(adds.len() as u64);
-        for add in adds {
-            self.file_bytes.record(add.size as f64);
-        }
     }
 }
 
@@ -230,17 +184,28 @@ impl DeltaSink {
         Ok(SinkPlan { schema: layout.schema.clone(), notes, detail: Box::new(Detail { rows: rows.clone() }) })
     }
 
-    async fn open_for(&self, plan: &SinkPlan, cx: &PlanCx) -> Result<SinkIdentity, DeltaError> {
+    /// `before`: the table that the pipeline's positions are of; no other is made in its place.
+    async fn open_for(
+        &self,
+        plan: &SinkPlan,
+        cx: &PlanCx,
+        before: Option<&SinkIdentity>,
+    ) -> Result<SinkIdentity, DeltaError> {
         let shared = &self.shared;
         let options = &shared.options;
         let rows = plan.detail.downcast_ref::<Detail>().map(|detail| detail.rows.clone()).ok_or_else(|| {
             DeltaError::Option { text: "this plan was not made by the Delta sink that is opened with it".into() }
         })?;
         let app_ids = AppIds::of(&cx.pipeline, &cx.source);
-        let table = match Table::load(&shared.log, &app_ids).await? {
-            Some(table) => table,
-            None if !options.create => return Err(DeltaError::Missing { path: options.path.display().to_string() }),
-            None => self.create(&rows, &app_ids).await?,
+        let table = match (Table::load(&shared.log, &app_ids).await?, before) {
+            (Some(table), _) => table,
+            (None, Some(before)) => {
+                return Err(DeltaError::Gone { path: options_path(options), id: before.0.clone() });
+            }
+            (None, None) if !options.create => {
+                return Err(DeltaError::Missing { path: options.path.display().to_string() });
+            }
+            (None, None) => self.create(&rows, &app_ids).await?,
         };
         let shape = self.shape(rows, &table, plan)?;
         let pipeline = cx.pipeline.to_string();
@@ -458,7 +423,16 @@ impl Sink for DeltaSink {
     }
 
     fn open<'a>(&'a self, plan: &'a SinkPlan, cx: &'a PlanCx) -> BoxFuture<'a, Result<SinkIdentity, SinkError>> {
-        Box::pin(async move { self.open_for(plan, cx).await.map_err(DeltaError::into_sink) })
+        Box::pin(async move { self.open_for(plan, cx, None).await.map_err(DeltaError::into_sink) })
+    }
+
+    fn open_again<'a>(
+        &'a self,
+        plan: &'a SinkPlan,
+        cx: &'a PlanCx,
+        before: &'a SinkIdentity,
+    ) -> BoxFuture<'a, Result<SinkIdentity, SinkError>> {
+        Box::pin(async move { self.open_for(plan, cx, Some(before)).await.map_err(DeltaError::into_sink) })
     }
 
     fn committed_positions<'a>(&'a self, cx: &'a PlanCx) -> BoxFuture<'a, Result<Positions, SinkError>> {

@@ -15,7 +15,7 @@ use landfall_types::{PartitionId, Place, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::codes;
-use crate::contract::{PipelineId, Positions};
+use crate::contract::{PipelineId, Positions, SinkIdentity};
 use crate::core::FailCause;
 
 const WATERMARKS: &str = "watermarks";
@@ -47,6 +47,14 @@ impl Mark {
 pub(crate) struct Stored {
     pub(crate) marks: BTreeMap<PartitionId, BTreeMap<String, Mark>>,
     pub(crate) record: Option<Bytes>,
+}
+
+impl Stored {
+    /// Which destination a sink was when its positions were stored.
+    pub(crate) fn destination(&self, sink: &str) -> Option<SinkIdentity> {
+        let mut marks = self.marks.values().filter_map(|marks| marks.get(sink));
+        marks.find_map(|mark| mark.destination.clone()).map(SinkIdentity)
+    }
 }
 
 fn key(pipeline: &PipelineId, identity: &str, partition: PartitionId, sink: &str) -> Vec<u8> {

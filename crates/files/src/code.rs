@@ -11,6 +11,7 @@ pub(crate) const LEDGER: Code = Code::new("FI", 5);
 pub(crate) const NAME_TAKEN: Code = Code::new("FI", 6);
 pub(crate) const GROUP_LOST: Code = Code::new("FI", 7);
 pub(crate) const SUPERSEDED: Code = Code::new("FI", 8);
+pub(crate) const GONE: Code = Code::new("FI", 9);
 
 const fn page(
     code: Code,
@@ -89,6 +90,14 @@ pub const CODES: &[CodePage] = &[
         "The directory's position of a partition is past the rows that came: they were published before.",
         "The partitions restart from the directory's positions, so no row is written twice.",
     ),
+    page(
+        GONE,
+        "FilesDirectoryGone",
+        Kind::Unavailable,
+        Retry::Later,
+        "The directory that the pipeline has published files in is gone. Rows wait; none is dropped.",
+        "Put it back (an unmounted disk); it is used without a restart. To fill a new one from the start, give the pipeline a new `id`.",
+    ),
 ];
 
 /// What can go wrong with a directory.
@@ -132,6 +141,17 @@ pub enum FilesError {
         /// What is wrong.
         cause: String,
     },
+    /// No directory, and positions of one are stored.
+    #[error(
+        "the directory {id} is gone from `{path}`, and the pipeline has published files in it: put it back (is the disk \
+         mounted?), or give the pipeline a new `id` to fill a new one from the start"
+    )]
+    Gone {
+        /// Where it was.
+        path: String,
+        /// Its id.
+        id: String,
+    },
     /// A name is taken.
     #[error("`{path}` exists already with other content and is not overwritten: move it away")]
     NameTaken {
@@ -169,6 +189,7 @@ impl Coded for FilesError {
             FilesError::InUse { .. } => IN_USE,
             FilesError::Ledger { .. } => LEDGER,
             FilesError::NameTaken { .. } => NAME_TAKEN,
+            FilesError::Gone { .. } => GONE,
         }
     }
 

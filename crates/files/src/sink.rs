@@ -57,6 +57,8 @@ struct Opened {
     _lock: Arc<File>,
 }
 
+const IDENTITY: &str = "directory.json";
+
 /// `_landfall/directory.json`: a directory that is emptied or replaced is another one.
 #[derive(Serialize, Deserialize)]
 struct Identity {
@@ -96,11 +98,17 @@ impl FilesSink {
 }
 
 impl Shared {
-    /// Takes the lock, makes what is missing, finishes what a crash left. Blocks.
-    fn open(&self, schema: SchemaRef, cx: &PlanCx) -> Result<SinkIdentity, FilesError> {
+    /// Takes the lock, makes what is missing, finishes what a crash left. Blocks. `before`: the directory that the
+    /// pipeline's positions are of; no other is made in its place.
+    fn open(&self, schema: SchemaRef, cx: &PlanCx, before: Option<SinkIdentity>) -> Result<SinkIdentity, FilesError> {
         let pipeline = cx.pipeline.to_string();
         let folder = self.directory.join(FOLDER);
         let failed = |error| FilesError::unavailable(format!("opening `{}`", self.directory.display()), error);
+        if let Some(SinkIdentity(id)) = before
+            && !folder.join(IDENTITY).try_exists().map_err(failed)?
+        {
+            return Err(FilesError::Gone { path: self.directory.display().to_string(), id });
+        }
         let is_new = !folder.try_exists().map_err(failed)?;
         std::fs::create_dir_all(&folder).map_err(failed)?;
         if is_new {
@@ -191,7 +199,7 @@ impl Shared {
 }
 
 fn identity(folder: &Path) -> Result<uuid::Uuid, FilesError> {
-    let path = folder.join("directory.json");
+    let path = folder.join(IDENTITY);
     let failed = |error| FilesError::unavailable(format!("reading `{}`", path.display()), error);
     let read = || match std::fs::read(&path) {
         Ok(bytes) => serde_json::from_slice::<Identity>(&bytes)
@@ -276,7 +284,19 @@ impl Sink for FilesSink {
     fn open<'a>(&'a self, plan: &'a SinkPlan, cx: &'a PlanCx) -> BoxFuture<'a, Result<SinkIdentity, SinkError>> {
         Box::pin(async move {
             let (shared, schema, cx) = (self.shared.clone(), plan.schema.clone(), cx.clone());
-            blocking(move || shared.open(schema, &cx)).await.map_err(FilesError::into_sink)
+            blocking(move || shared.open(schema, &cx, None)).await.map_err(FilesError::into_sink)
+        })
+    }
+
+    fn open_again<'a>(
+        &'a self,
+        plan: &'a SinkPlan,
+        cx: &'a PlanCx,
+        before: &'a SinkIdentity,
+    ) -> BoxFuture<'a, Result<SinkIdentity, SinkError>> {
+        Box::pin(async move {
+            let (shared, schema, cx, before) = (self.shared.clone(), plan.schema.clone(), cx.clone(), before.clone());
+            blocking(move || shared.open(schema, &cx, Some(before))).await.map_err(FilesError::into_sink)
         })
     }
 

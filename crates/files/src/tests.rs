@@ -463,3 +463,22 @@ async fn what_cannot_be_written_is_refused_by_the_plan() {
     let plan = sink.expect("in bounds").plan(&Arc::new(Schema::new(fields)), &cx()).await;
     assert_eq!(plan.expect_err("no such type in Parquet").code, crate::code::TYPE);
 }
+
+/// Would catch a directory made in place of one that holds rows (a disk that is not mounted), which then stands in the way
+/// when the other is back (E125).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_directory_that_is_gone_is_not_made_anew() {
+    let root = tempfile::tempdir().expect("a directory");
+    let place = root.path().join("out");
+    let opened = open(FilesOptions::new(&place), None).await;
+    let identity = opened.sink.open(&opened.plan, &cx()).await.expect("open");
+    drop(opened);
+    std::fs::rename(&place, root.path().join("elsewhere")).expect("moved");
+    let sink = FilesSink::new(FilesOptions::new(&place)).expect("in bounds");
+    let plan = sink.plan(&rows(), &cx()).await.expect("a plan");
+    let error = sink.open_again(&plan, &cx(), &identity).await.expect_err("gone");
+    assert!(matches!(error, SinkError::Destination { code: crate::code::GONE, .. }), "{error}");
+    assert!(!place.exists(), "nothing is made in its place");
+    std::fs::rename(root.path().join("elsewhere"), &place).expect("moved back");
+    assert_eq!(sink.open_again(&plan, &cx(), &identity).await.expect("it is back"), identity);
+}

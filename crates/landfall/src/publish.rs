@@ -6,6 +6,7 @@
 mod summary;
 
 use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBuilder};
@@ -34,31 +35,28 @@ const REFUSALS_SHOWN: u64 = 5;
 pub(crate) async fn run(args: &PublishArgs) -> anyhow::Result<Exit> {
     let endpoint = Endpoint::new(&args.server)?;
     let mut publisher = Publisher::new(endpoint.clone(), args);
-    match (&args.from_dead_letters, &args.channel) {
+    let ended = match (&args.from_dead_letters, &args.channel) {
         (Some(pipeline), _) => {
-            let mut letters = dead_letters::Reader::open(endpoint, pipeline).await?;
-            let path = format!("/v1/channels/{}/records", escaped(letters.source_channel()));
-            while let Some(lines) = letters.next_page().await? {
-                publisher.send_envelopes(&path, &lines).await;
-            }
+            let letters = dead_letters::Reader::open(endpoint, pipeline).await?;
+            publisher.publish_letters(letters).await
         }
         (None, Some(channel)) => {
-            let mut lines = Lines::new(match &args.file {
-                Some(file) => Box::new(
-                    std::fs::File::open(file)
-                        .map_err(|error| anyhow::anyhow!("cannot read `{}`: {error}", file.display()))?,
-                ),
-                None => Box::new(std::io::stdin()) as Box<dyn Read + Send>,
-            });
-            publisher.publish_lines(channel, &mut lines).await?;
+            let mut lines = Lines::open(args.file.as_deref())?;
+            publisher.publish_lines(channel, &mut lines).await
         }
         (None, None) => anyhow::bail!("name a channel to publish to"),
-    }
+    };
     let summary = publisher.summary;
     if args.json {
         stdout::line(serde_json::to_string(&summary)?)?;
     } else {
         print_summary(&summary)?;
+    }
+    // What was read before an error is accounted for all the same.
+    match ended {
+        Err(error) if summary.unresolved == 0 => return Err(error),
+        Err(error) => eprintln!("error: {error:#}"),
+        Ok(()) => {}
     }
     Ok(match (summary.unresolved, summary.not_stored) {
         (0, 0) => Exit::Ok,
@@ -92,6 +90,8 @@ struct Publisher {
     run: String,
     requests: u64,
     refusals: u64,
+    /// The last request found nobody, through all its tries.
+    is_alone: bool,
     summary: Summary,
 }
 
@@ -105,8 +105,17 @@ impl Publisher {
             run: uuid::Uuid::now_v7().simple().to_string(),
             requests: 0,
             refusals: 0,
+            is_alone: false,
             summary: Summary::default(),
         }
+    }
+
+    async fn publish_letters(&mut self, mut letters: dead_letters::Reader) -> anyhow::Result<()> {
+        let path = format!("/v1/channels/{}/records", escaped(letters.source_channel()));
+        while let Some(lines) = letters.next_page().await? {
+            self.send_envelopes(&path, &lines).await;
+        }
+        Ok(())
     }
 
     async fn publish_lines(&mut self, channel: &str, lines: &mut Lines) -> anyhow::Result<()> {
@@ -119,11 +128,18 @@ impl Publisher {
             }
             if named_each {
                 let first = self.summary.records;
-                let envelopes: Vec<String> = batch
-                    .iter()
-                    .enumerate()
-                    .map(|(at, line)| self.envelope(line, first + at as u64))
-                    .collect::<anyhow::Result<_>>()?;
+                let mut envelopes = Vec::with_capacity(batch.len());
+                for (at, line) in batch.iter().enumerate() {
+                    match self.envelope(line, first + at as u64) {
+                        Ok(envelope) => envelopes.push(envelope),
+                        // A bad line does not stop its neighbours.
+                        Err(error) => {
+                            self.show(&error);
+                            self.summary.records += 1;
+                            self.summary.not_stored += 1;
+                        }
+                    }
+                }
                 self.send_envelopes(&path, &envelopes).await;
             } else {
                 let records = batch.len() as u64;
@@ -163,12 +179,24 @@ impl Publisher {
     }
 
     async fn send_envelopes(&mut self, path: &str, envelopes: &[String]) {
+        if envelopes.is_empty() {
+            return;
+        }
         let body = envelopes.join("\n");
         let headers = [("content-type", "application/vnd.landfall.records+json")];
         self.send(path, &headers, Bytes::from(body), envelopes.len() as u64).await;
     }
 
-    /// One request until it has an outcome, or tries run out. It keeps its name through all tries.
+    /// Prints a refusal, unless there were many.
+    fn show(&mut self, refusal: &impl std::fmt::Display) {
+        self.refusals += 1;
+        if self.refusals <= REFUSALS_SHOWN {
+            eprintln!("{refusal}");
+        }
+    }
+
+    /// One request until it has an outcome, or tries run out. It keeps its name through all tries. Where the one before
+    /// found nobody, it is tried once.
     async fn send(&mut self, path: &str, headers: &[(&str, &str)], body: Bytes, records: u64) {
         self.summary.records += records;
         let mut told = Told::default();
@@ -176,11 +204,12 @@ impl Publisher {
             .with_min_delay(Duration::from_millis(100))
             .with_max_delay(Duration::from_secs(5))
             .with_jitter()
-            .with_max_times(TRIES - 1)
+            .with_max_times(if self.is_alone { 0 } else { TRIES - 1 })
             .build();
         loop {
             let error = match self.endpoint.post(path, headers, body.clone()).await {
                 Ok(answer) => {
+                    self.is_alone = false;
                     self.summary.count_committed(&answer.body, records);
                     return;
                 }
@@ -197,10 +226,8 @@ impl Publisher {
             match delays.next().filter(|_| again) {
                 Some(delay) => tokio::time::sleep(delay).await,
                 None => {
-                    self.refusals += 1;
-                    if self.refusals <= REFUSALS_SHOWN {
-                        eprintln!("{error}");
-                    }
+                    self.is_alone = matches!(error, EndpointError::Unreachable { .. });
+                    self.show(&error);
                     self.summary.count_refused(told, records);
                     return;
                 }
@@ -219,13 +246,25 @@ fn key_text(record: &Value, pointer: &str, line: u64) -> anyhow::Result<String> 
 
 /// Non-empty lines, each bounded.
 struct Lines {
+    /// What is read, for errors.
+    from: String,
     reader: BufReader<Box<dyn Read + Send>>,
     kept: Option<Vec<u8>>,
 }
 
 impl Lines {
-    fn new(reader: Box<dyn Read + Send>) -> Self {
-        Lines { reader: BufReader::with_capacity(1 << 16, reader), kept: None }
+    /// Of a file, or of stdin.
+    fn open(file: Option<&Path>) -> anyhow::Result<Self> {
+        let Some(file) = file else { return Ok(Lines::new("stdin".to_owned(), Box::new(std::io::stdin()))) };
+        let from = format!("`{}`", file.display());
+        match std::fs::File::open(file) {
+            Ok(opened) => Ok(Lines::new(from, Box::new(opened))),
+            Err(error) => anyhow::bail!("cannot read {from}: {error}"),
+        }
+    }
+
+    fn new(from: String, reader: Box<dyn Read + Send>) -> Self {
+        Lines { from, reader: BufReader::with_capacity(1 << 16, reader), kept: None }
     }
 
     fn next_line(&mut self) -> anyhow::Result<Option<Vec<u8>>> {
@@ -234,7 +273,8 @@ impl Lines {
         }
         loop {
             let mut line = Vec::new();
-            let read = (&mut self.reader).take(LINE_BYTES_MAX as u64 + 1).read_until(b'\n', &mut line)?;
+            let read = (&mut self.reader).take(LINE_BYTES_MAX as u64 + 1).read_until(b'\n', &mut line);
+            let read = read.map_err(|error| anyhow::anyhow!("cannot read {} on: {error}", self.from))?;
             if read == 0 {
                 return Ok(None);
             }
@@ -270,7 +310,7 @@ mod tests {
     use super::*;
 
     fn lines(text: &'static str) -> Lines {
-        Lines::new(Box::new(text.as_bytes()))
+        Lines::new("a text".to_owned(), Box::new(text.as_bytes()))
     }
 
     /// Would catch an empty line that becomes a record, a last line without a newline that is lost, or a batch that

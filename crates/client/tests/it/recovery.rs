@@ -2,12 +2,18 @@
 
 use std::time::Duration;
 
-use landfall_client::{Client, IngestError, OnLoss, SubStreamState};
+use landfall_client::{Client, IngestError, OnLoss, StreamBuilder, SubStreamState};
 use tokio::time::Instant;
 use tonic::Status;
 
 use crate::peer::{Act, Gate, Peer, Script};
 use crate::{eventually, multiplexed, single, stream};
+
+/// A stream for tests that pause the clock and move it: nothing pings meanwhile, which a peer could not answer in time.
+fn unpinged(peer: &Peer) -> StreamBuilder {
+    let client = Client::builder(peer.url()).keepalive_interval(None).build().unwrap();
+    client.stream("t").json().backoff_initial(Duration::from_millis(1)).backoff_max(Duration::from_millis(20))
+}
 
 fn numbers(range: std::ops::Range<u32>) -> Vec<String> {
     range.map(|n| n.to_string()).collect()
@@ -150,7 +156,9 @@ async fn half_open_peer_is_found() {
 #[tokio::test]
 async fn flapping_peer_exhausts_budget() {
     let peer = Peer::start(vec![Script::never().at(0, Act::Eof)]).await;
-    let stream = stream(&peer).recovery_budget(Duration::from_millis(300)).open().await.unwrap();
+    let stream = unpinged(&peer).recovery_budget(Duration::from_millis(300)).open().await.unwrap();
+    // Whatever the machine does meanwhile: only waits take time.
+    tokio::time::pause();
     stream.ingest("1").await.unwrap();
     let began = Instant::now();
     let error = stream.flush().await.unwrap_err();
@@ -165,24 +173,26 @@ async fn flapping_peer_exhausts_budget() {
 async fn f_i2_deadline_belongs_to_the_oldest_send() {
     let chatty = Script { empty_each: Some(Duration::from_millis(100)), ..Script::never() };
     let peer = Peer::start(vec![chatty]).await;
-    let open = stream(&peer).ack_timeout(Duration::from_millis(400)).recovery_budget(Duration::ZERO);
+    let open = unpinged(&peer).ack_timeout(Duration::from_millis(400)).recovery_budget(Duration::ZERO);
     let stream_a = open.open().await.unwrap();
+    tokio::time::pause();
     stream_a.ingest("1").await.unwrap();
     let began = Instant::now();
     let error = stream_a.flush().await.unwrap_err();
     assert!(matches!(error.first_cause(), IngestError::AckTimeout { .. }), "{error}");
-    assert!(
-        began.elapsed() >= Duration::from_millis(390) && began.elapsed() < Duration::from_secs(5),
-        "{:?}",
-        began.elapsed()
-    );
+    // Half a second more for late acks.
+    let took = began.elapsed();
+    assert!(took >= Duration::from_millis(400) && took < Duration::from_millis(1_500), "{took:?}");
+    tokio::time::resume();
 
     let gate = Gate::new();
     let peer = Peer::start(vec![Script::default().at(0, Act::Wait(gate.clone()))]).await;
-    let stream_b = stream(&peer).ack_timeout(Duration::from_millis(1_000)).open().await.unwrap();
-    tokio::time::sleep(Duration::from_millis(900)).await;
+    let stream_b = unpinged(&peer).ack_timeout(Duration::from_secs(60)).open().await.unwrap();
+    tokio::time::pause();
+    tokio::time::sleep(Duration::from_secs(50)).await;
     let id = stream_b.ingest("1").await.unwrap();
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    tokio::time::resume();
     gate.open();
     stream_b.wait_for(id).await.unwrap();
     assert_eq!((peer.rpcs(), peer.all_records().len()), (1, 1), "it reconnected without need");
@@ -198,15 +208,18 @@ async fn repeated_ack_does_not_extend_deadline() {
     }
     let peer = Peer::start(vec![script]).await;
     let stream =
-        stream(&peer).coalesce_records(1).ack_timeout(Duration::from_millis(300)).recovery_budget(Duration::ZERO);
+        unpinged(&peer).coalesce_records(1).ack_timeout(Duration::from_millis(300)).recovery_budget(Duration::ZERO);
     let stream = stream.open().await.unwrap();
+    let acked = stream.ingest("0").await.unwrap();
+    stream.wait_for(acked).await.unwrap();
+    tokio::time::pause();
     let began = Instant::now();
     let mut n = 0;
     while stream.terminal_error().is_none() {
         n += 1;
         let _ = stream.ingest(format!("{n}")).await;
         tokio::time::sleep(Duration::from_millis(20)).await;
-        assert!(began.elapsed() < Duration::from_secs(10), "the repeated acks keep it alive");
+        assert!(began.elapsed() < Duration::from_millis(1_500), "the repeated acks keep it alive");
     }
     assert!(
         matches!(*stream.terminal_error().unwrap(), IngestError::AckTimeout { oldest, .. } if oldest.offset() == 1)

@@ -162,6 +162,31 @@ async fn metadata_changed_by_another_engine_is_planned_again() {
     assert_eq!(landed(&place.path).await, numbers(&[(0, 0..6)]));
 }
 
+/// Catches a pipeline that stops because another engine asks less of the table than before: a column that was NOT NULL
+/// takes what it took (E132). One that is NOT NULL from now on may not take it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_column_that_may_be_null_now_stops_nothing() {
+    let place = directory();
+    let opened = open(DeltaOptions::new(&place.path)).await;
+    let first = std::fs::read_to_string(place.path.join("_delta_log/00000000000000000000.json")).expect("the commit");
+    let metadata = first.lines().find(|line| line.contains("metaData")).expect("the action");
+    let entry = |version: u64| place.path.join(format!("_delta_log/{version:020}.json"));
+    let not_null = r#"\"nullable\":false"#;
+    assert_eq!(metadata.matches(not_null).count(), 1, "{metadata}");
+    let relaxed = metadata.replace(not_null, r#"\"nullable\":true"#);
+    std::fs::write(entry(1), &relaxed).expect("written");
+    opened.writer.write(&sealed(&opened.plan.schema, 0, 1, 0..3)).await.expect("taken");
+    assert_eq!(opened.writer.barrier().await.expect("goes on").version, Some(2));
+    let stricter = relaxed.replace(r#"\"nullable\":true"#, not_null);
+    std::fs::write(entry(3), stricter).expect("written");
+    opened.writer.write(&sealed(&opened.plan.schema, 0, 1, 3..6)).await.expect("taken");
+    let error = opened.writer.barrier().await.expect_err("a null could get in").error;
+    assert!(matches!(&error, SinkError::Destination { text, .. } if text.contains("restart")), "{error}");
+    std::fs::write(entry(4), relaxed).expect("mended");
+    assert_eq!(opened.writer.barrier().await.expect("goes on").rows, 3);
+    assert_eq!(landed(&place.path).await, numbers(&[(0, 0..6)]));
+}
+
 /// Catches a protocol raised between two commits, which we would break.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_feature_that_comes_later_is_refused_by_name() {

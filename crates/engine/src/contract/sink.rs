@@ -231,6 +231,17 @@ pub trait Sink: Send + Sync {
     /// Creates what is missing and connects. Idempotent.
     fn open<'a>(&'a self, plan: &'a SinkPlan, cx: &'a PlanCx) -> BoxFuture<'a, Result<SinkIdentity, SinkError>>;
 
+    /// The same for a destination that positions are stored of: one that is gone is not made anew (E125).
+    fn open_again<'a>(
+        &'a self,
+        plan: &'a SinkPlan,
+        cx: &'a PlanCx,
+        before: &'a SinkIdentity,
+    ) -> BoxFuture<'a, Result<SinkIdentity, SinkError>> {
+        let _ = before;
+        self.open(plan, cx)
+    }
+
     /// Per partition, the end of what the destination holds durably for this pipeline and source identity;
     /// empty for any guarantee but [`Guarantee::Positions`].
     fn committed_positions<'a>(&'a self, cx: &'a PlanCx) -> BoxFuture<'a, Result<Positions, SinkError>>;

@@ -75,11 +75,19 @@ pub(super) async fn planned(
     }
 }
 
-/// Opens one sink.
-pub(super) async fn open(part: &SinkPart, rows: &SchemaRef, cx: &PlanCx) -> Result<OpenSink, NotYet> {
+/// Opens one sink. `before`: which destination it was when its positions were stored.
+pub(super) async fn open(
+    part: &SinkPart,
+    rows: &SchemaRef,
+    cx: &PlanCx,
+    before: Option<SinkIdentity>,
+) -> Result<OpenSink, NotYet> {
     let place = format!("sink {}", part.name);
     let plan = planned(&place, part.sink.plan(rows, cx)).await?;
-    let identity = answered(&place, part.sink.open(&plan, cx)).await?;
+    let identity = match &before {
+        Some(before) => answered(&place, part.sink.open_again(&plan, cx, before)).await?,
+        None => answered(&place, part.sink.open(&plan, cx)).await?,
+    };
     let committed = match part.sink.guarantee() {
         Guarantee::Positions => Some(answered(&place, part.sink.committed_positions(cx)).await?),
         _ => None,

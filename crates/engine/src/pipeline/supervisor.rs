@@ -304,7 +304,7 @@ impl Supervisor {
         })?;
         let mut sinks = Vec::with_capacity(parts.sinks.len());
         for (part, rows) in parts.sinks.iter().zip(&schemas.sinks) {
-            sinks.push(open(part, rows, &plan_cx).await?);
+            sinks.push(open(part, rows, &plan_cx, stored.destination(&part.name)).await?);
         }
         Ok(Prepared { identity, stored, plan_cx, sinks, partitions: source.partitions.clone() })
     }

@@ -71,7 +71,8 @@ impl Opener {
         for (part, rows) in self.tables.sinks.iter().zip(&schemas.sinks) {
             let sink = (part.factory)(spec).map_err(|error| refused(&format!("sink {}", part.name), error))?;
             let part = SinkPart { name: part.name.clone(), sink, options: part.options.clone() };
-            opened.push(open(&part, rows, &self.plan_cx).await?);
+            // A table that is gone is made anew and copied again; its source says so.
+            opened.push(open(&part, rows, &self.plan_cx, None).await?);
         }
         let (mut runs, mut paths) = (Vec::new(), Vec::new());
         for (at, open) in opened.iter().enumerate() {

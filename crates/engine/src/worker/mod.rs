@@ -7,38 +7,35 @@
 
 mod barrier;
 mod bisect;
+mod give_up;
 mod ledger;
 mod open;
+mod tasks;
 mod view;
 mod write;
 
 #[cfg(all(test, not(feature = "loom")))]
 mod tests;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::FutureExt;
 use landfall_types::{Clock, PartitionId};
 use parking_lot::Mutex;
-use tokio::task::{AbortHandle, JoinError, JoinHandle, JoinSet};
+use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use tokio::time::Instant;
 
-use crate::codes;
-use crate::contract::{BarrierError, PipelineId, SealedBatch, Settled, ShardId, ShardWriter, Written};
-use crate::core::FailCause;
+use crate::contract::{BarrierError, PipelineId, SealedBatch, Settled, ShardId, ShardWriter};
 use crate::meters::SinkMeters;
 use crate::options::{OnError, SinkOptions};
 use crate::shard::{ShardQueue, Urgency};
 
 pub(crate) use ledger::{Ledger, Origins};
 pub(crate) use open::{BatchName, Limits, OpenBatch, SealReason};
+pub(crate) use tasks::panic_text;
 pub(crate) use view::{LastCommit, ShardSight, ShardView, SinkState};
 pub(crate) use write::{Progress, WriteCx, WriteEnd, write_out};
-
-/// How many times a write task may panic over one batch before the batch is given up (E120).
-const PANICS_MAX: u32 = 3;
 
 /// How long a writer may take to forget what it had accepted.
 pub(crate) const RESET_MAX: Duration = Duration::from_secs(10);
@@ -305,126 +302,6 @@ impl Worker {
         true
     }
 
-    /// A writer that gathers batches into a group of its own makes no smaller files of smaller batches, so it need not
-    /// wait for full ones: it encodes while the chain decodes. It gets some thousand rows at a time nevertheless, for each
-    /// hand-over wakes three threads, and an encoder is faster the longer it stays with one column.
-    fn writer_idles(&self) -> bool {
-        const ROWS_MIN: usize = 16_384;
-        const BYTES_MIN: usize = 1 << 20;
-        self.cx.barrier_every.is_some()
-            && self.writing.is_empty()
-            && self.barrier.is_none()
-            && (self.open.rows() >= ROWS_MIN || self.open.bytes() >= BYTES_MIN)
-    }
-
-    fn start_write(&mut self, now: Instant) -> bool {
-        // A barrier that is due goes first, or a busy shard would never settle.
-        let waits = self.writing.len() >= self.concurrency
-            || self.barrier.is_some()
-            || self.reset.is_some()
-            // A destination that does not commit gets no more: the group would grow for nothing.
-            || self.barrier_attempts > 0
-            || (self.barrier_is_due(now) && !self.accepted.is_empty());
-        if waits {
-            return false;
-        }
-        let Some(sealed) = self.sealed.take() else { return false };
-        if self.settle == Settle::Write {
-            self.settle = Settle::Barrier;
-        }
-        if sealed.ledger.is_stale() {
-            // A position behind rows that were lost would say that they are there: all of it is read again.
-            return true;
-        }
-        self.sequence += 1;
-        let bytes = sealed.batch.bytes;
-        let progress = Arc::new(Mutex::new(Progress::new(Arc::new(sealed.batch))));
-        let origins = Arc::new(sealed.origins);
-        let task = self.spawn_write(self.sequence, origins.clone(), progress.clone());
-        let ledger = sealed.ledger;
-        let writing = InWriting { ledger, bytes, origins, progress, panics: 0, task, started: now };
-        self.writing.insert(self.sequence, writing);
-        true
-    }
-
-    fn spawn_write(&mut self, sequence: u64, origins: Arc<Origins>, progress: Arc<Mutex<Progress>>) -> AbortHandle {
-        let cx = WriteCx {
-            pipeline: self.cx.pipeline.clone(),
-            source: self.cx.source.clone(),
-            sink_name: self.cx.sink_name.clone(),
-            writer: self.cx.writer.clone(),
-            retry: self.cx.options.retry,
-            on_error: self.cx.on_error,
-            max_bad_fraction: self.cx.max_bad_fraction,
-            max_bad_rows: self.cx.max_bad_rows,
-            letters: self.cx.letters.clone(),
-            view: self.cx.view.clone(),
-            meters: self.cx.meters.clone(),
-        };
-        let task = self.writes.spawn(async move { (sequence, write_out(&cx, &origins, &progress).await) });
-        self.tasks.insert(task.id(), sequence);
-        task
-    }
-
-    fn write_ended(&mut self, ended: Result<(tokio::task::Id, (u64, WriteEnd)), JoinError>) {
-        let now = Instant::now();
-        let (sequence, end) = match ended {
-            Ok((id, (sequence, end))) => {
-                self.tasks.remove(&id);
-                (sequence, Ok(end))
-            }
-            Err(error) => {
-                let Some(sequence) = self.tasks.remove(&error.id()) else { return };
-                (sequence, Err(error))
-            }
-        };
-        // A batch that was given up in the meantime has no ledger any more.
-        let Some(mut written) = self.writing.remove(&sequence) else { return };
-        let seconds = now.duration_since(written.started).as_secs_f64();
-        match end {
-            Ok(WriteEnd::Stored { written: kind, refused }) => {
-                self.cx.meters.write_seconds.record(seconds);
-                self.cx.meters.rows.increment(written.ledger.rows as u64);
-                self.cx.meters.bytes.increment(written.bytes as u64);
-                let mut ledger = written.ledger;
-                let set_aside = ledger.book_refused(&refused, self.cx.on_error);
-                self.cx.meters.dead_lettered.increment(set_aside);
-                // The rows are the writer's now, or durable: their bytes leave the share (H7).
-                ledger.release();
-                match kind {
-                    Written::Durable | Written::AlreadyThere => self.settle(vec![ledger]),
-                    Written::Accepted => {
-                        self.accepted_since.get_or_insert(now);
-                        self.accepted.push(ledger);
-                    }
-                }
-            }
-            Ok(WriteEnd::GaveUp(cause)) => {
-                self.cx.meters.write_failed_seconds.record(seconds);
-                self.give_up(written, &cause);
-            }
-            Err(error) if error.is_panic() => {
-                self.cx.meters.panics.increment(1);
-                let text = panic_text(error.into_panic());
-                tracing::error!(
-                    code = %codes::PANIC, pipeline = %self.cx.pipeline, sink = %self.cx.sink_name,
-                    panics = written.panics + 1, "a write panicked: {text}"
-                );
-                written.panics += 1;
-                if written.panics < PANICS_MAX {
-                    written.task = self.spawn_write(sequence, written.origins.clone(), written.progress.clone());
-                    self.writing.insert(sequence, written);
-                } else {
-                    let text = format!("writing a batch panicked {PANICS_MAX} times: {text}");
-                    self.give_up(written, &FailCause::new(codes::PANIC, text));
-                }
-            }
-            Err(_) => {
-                self.give_up(written, &FailCause::new(codes::ABANDONED, "the write was cancelled"));
-            }
-        }
-    }
-
     fn is_idle(&self) -> bool {
         self.writing.is_empty() && self.sealed.is_none() && self.barrier.is_none()
     }
@@ -438,28 +315,6 @@ impl Worker {
             ledger.deliver();
         }
         self.cx.meters.up.set(1.0);
-    }
-
-    /// Gives up a batch in writing, and the writer's group with it: the group may hold a part of the batch, or all of
-    /// it, and would be committed beside its replay.
-    fn give_up(&mut self, written: InWriting, cause: &FailCause) {
-        self.abandon(written.ledger, cause);
-        self.lose_accepted(cause);
-    }
-
-    fn abandon(&mut self, ledger: Ledger, cause: &FailCause) {
-        self.cx.meters.abandoned.increment(1);
-        let ranges: Vec<String> = ledger
-            .covers
-            .iter()
-            .map(|cover| format!("{}:{}..{}", cover.partition, cover.range.start, cover.range.end))
-            .collect();
-        tracing::warn!(
-            code = %cause.code, pipeline = %self.cx.pipeline, sink = %self.cx.sink_name,
-            ranges = ranges.join(" "), "a batch was given up: {}; its rows are read again", cause.text
-        );
-        ledger.fail(cause);
-        self.cx.view.is_running();
     }
 
     fn has_unwritten(&self, partition: PartitionId) -> bool {
@@ -478,36 +333,6 @@ impl Worker {
             } else {
                 (self.cx.report)(WorkerReport::Quiesced(partition, number));
             }
-        }
-    }
-
-    /// Gives up what holds rows of a partition. A group that was accepted cannot be cut, so it goes whole.
-    fn abort(&mut self, partition: PartitionId) {
-        let cause = FailCause::new(codes::ABANDONED, format!("partition {partition} was given up before its deadline"));
-        drop(self.cx.queue.remove(|segment| segment.cover.partition == partition));
-        self.open.remove(partition);
-        if self.sealed.as_ref().is_some_and(|sealed| sealed.ledger.holds(partition))
-            && let Some(sealed) = self.sealed.take()
-        {
-            self.abandon(sealed.ledger, &cause);
-        }
-        let hit: HashSet<u64> = self
-            .writing
-            .iter()
-            .filter(|(_, writing)| writing.ledger.holds(partition))
-            .map(|(sequence, _)| *sequence)
-            .collect();
-        for sequence in hit {
-            if let Some(writing) = self.writing.remove(&sequence) {
-                writing.task.abort();
-                self.give_up(writing, &cause);
-            }
-        }
-        if self.accepted.iter().any(|ledger| ledger.holds(partition)) {
-            if let Some((task, _)) = self.barrier.take() {
-                task.abort();
-            }
-            self.lose_accepted(&cause);
         }
     }
 
@@ -533,42 +358,4 @@ impl Worker {
         // A timer in the past would spin where something else is waited for.
         [seal, barrier, self.drain].into_iter().flatten().filter(|at| *at > now).min()
     }
-
-    /// What is left at a stop or a drain's deadline fails and is named; tasks that ignore their abort are left behind.
-    fn give_up_everything(&mut self) {
-        let cause = FailCause::new(codes::DRAIN_DEADLINE, "shutdown ended before the rows were settled");
-        drop(self.cx.queue.remove(|_| true));
-        drop(self.open.take());
-        if let Some(sealed) = self.sealed.take() {
-            sealed.ledger.fail(&cause);
-        }
-        for (_, writing) in self.writing.drain() {
-            writing.task.abort();
-            writing.ledger.fail(&cause);
-        }
-        if let Some((task, _)) = self.barrier.take() {
-            // A commit that ended just now still counts: what is durable must not be named as lost.
-            let ended = task.is_finished().then(|| task.now_or_never()).flatten();
-            match ended {
-                Some(Ok(Ok(settled))) => {
-                    self.cx.view.move_positions(settled.positions);
-                    let group = std::mem::take(&mut self.accepted);
-                    self.settle(group);
-                }
-                _ => self.accepted.drain(..).for_each(|ledger| ledger.fail(&cause)),
-            }
-        }
-        self.accepted.drain(..).for_each(|ledger| ledger.fail(&cause));
-        self.writes.detach_all();
-    }
-}
-
-/// What a panic said, cut short.
-pub(crate) fn panic_text(panic: Box<dyn std::any::Any + Send>) -> String {
-    let text = panic
-        .downcast_ref::<&'static str>()
-        .map(|text| (*text).to_owned())
-        .or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "a panic without a text".to_owned());
-    text.chars().take(512).collect()
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Access, access};
+use rustix::fs::{Access, FsWord, PROC_SUPER_MAGIC, access, statfs};
 
 /// Why a directory cannot be made or written, in words.
 ///
@@ -16,6 +16,9 @@ pub(super) fn obstacle(dir: &Path) -> Option<String> {
     for place in whole.ancestors() {
         match std::fs::metadata(place) {
             Ok(found) if !found.is_dir() => return Some(format!("`{}` is not a directory", place.display())),
+            Ok(_) if holds_no_files(place) => {
+                return Some(format!("the file system at `{}` holds no files of ours", place.display()));
+            }
             Ok(_) => return may_write(place).err().map(|error| format!("`{}`: {error}", place.display())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 // A link to nothing is in the way, too.
@@ -29,6 +32,13 @@ pub(super) fn obstacle(dir: &Path) -> Option<String> {
         }
     }
     None
+}
+
+/// The kernel's own file systems: rights may say yes, and no file can be made.
+fn holds_no_files(dir: &Path) -> bool {
+    /// Linux's number of sysfs.
+    const SYSFS_MAGIC: FsWord = 0x6265_6572;
+    statfs(dir).is_ok_and(|system| [PROC_SUPER_MAGIC, SYSFS_MAGIC].contains(&system.f_type))
 }
 
 fn may_write(dir: &Path) -> io::Result<()> {
@@ -69,5 +79,12 @@ mod tests {
             assert!(said.contains(&format!("/{named}`")) && said.contains(why), "{path}: {said}");
         }
         assert_eq!(root.read_dir().expect("listed").count(), 2, "looking changes nothing");
+    }
+
+    /// Would catch a place of the kernel's own, where rights say yes and no file can ever be.
+    #[test]
+    fn a_file_system_without_room_for_files_is_named() {
+        let said = obstacle(Path::new("/proc/landfall/data")).expect("nothing is stored there");
+        assert!(said.contains("`/proc`") && said.contains("holds no files"), "{said}");
     }
 }

@@ -10,9 +10,11 @@ use super::sinks::{SinkConfig, SinkKind};
 use super::{ChannelConfig, Config, FromConfig, Mark, PipelineConfig, TABLE_PLACE};
 
 mod capture;
+mod places;
 
 pub(super) fn check(config: &Config, findings: &Findings) {
     listener(config, findings);
+    places::check(config, findings);
     for channel in &config.channels {
         channel_limits(channel, findings);
     }

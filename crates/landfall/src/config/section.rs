@@ -230,7 +230,7 @@ impl<'a> Section<'a> {
         match &node.value {
             Value::Text { text, .. } if !text.trim().is_empty() => Some(text),
             _ => {
-                self.wrong(key, node, "a text");
+                self.wrong(key, node, "a text with something in it");
                 None
             }
         }
@@ -308,8 +308,12 @@ impl<'a> Section<'a> {
         Some(items.iter().enumerate().filter_map(|(at, item)| Section::of(path(at), item, self.findings)).collect())
     }
 
-    /// Says that a required key is missing.
+    /// Says that a required key is missing, unless it has a value that was refused.
     pub(crate) fn missing(&self, key: &str, example: &str) {
+        let is_there = |node: &Node| !matches!(node.value, Value::Null | Value::List(_) | Value::Map(_));
+        if self.entries.iter().any(|(entry, node)| entry.name == key && is_there(node)) {
+            return;
+        }
         let text = format!("`{}` is missing", self.at(key));
         self.findings
             .push(Finding::error(codes::MISSING, Some(self.mark), text).help(format!("add `{key}: {example}`")));

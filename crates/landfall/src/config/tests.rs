@@ -224,3 +224,42 @@ fn no_cut_and_no_garbled_byte_panics() {
     let deep = "[".repeat(100_000);
     assert!(read(&deep, &none).0.is_none());
 }
+
+/// Would catch a table inside another one, whose clean-up deletes what it does not know; and a refusal of tables side by
+/// side, of one table that two pipelines fill, or of the example as it is.
+#[test]
+fn a_table_lies_in_no_other_and_not_around_the_data() {
+    let two = |first: &str, second: &str| {
+        let pipeline = |name: &str, path: &str| {
+            format!("  {name}: {{ from: {{ channel: c }}, to: {{ delta: {{ path: \"{path}\" }} }} }}\n")
+        };
+        format!(
+            "data_dir: ./lake.d/data\nchannels: {{ c: {{}} }}\npipelines:\n{}{}",
+            pipeline("a", first),
+            pipeline("b", second)
+        )
+    };
+    for (first, second) in
+        [("./lake/a", "./lake/b"), ("./lake/a", "lake/a"), ("./lake/a", "./lake/ab"), ("lake.d/a", "l")]
+    {
+        accepted(&two(first, second));
+    }
+    for (first, second, named) in [
+        ("./lake", "./lake/b", "pipeline `b` lies inside"),
+        ("./lake/x/../a/b", "lake/./a", "pipeline `a` lies inside"),
+        ("./lake.d", "./b", "`data_dir`"),
+        ("./b", "./lake.d/data/channels/c", "`data_dir`"),
+    ] {
+        let source = two(first, second);
+        let said = render(&findings(&source), &source);
+        assert!(said.contains("LF-CF0008") && said.contains(named), "{first} {second}:\n{said}");
+    }
+}
+
+/// Would catch a message that says that a text is no text.
+#[test]
+fn an_empty_text_is_said_to_be_empty() {
+    let source = STOREFRONT.replace("data_dir: ./landfall-data", "data_dir: ''");
+    let said = render(&findings(&source), &source);
+    assert!(said.contains("`data_dir` takes a text with something in it, not an empty text"), "{said}");
+}

@@ -80,6 +80,7 @@ impl Value {
             Value::Bool(value) => format!("`{value}`"),
             Value::Integer(value) => format!("the number {value}"),
             Value::Float(value) => format!("the number {value}"),
+            Value::Text { text, .. } if text.trim().is_empty() => "an empty text".to_owned(),
             Value::Text { text, .. } => format!("the text `{}`", excerpt(text)),
             Value::List(_) => "a list".to_owned(),
             Value::Map(_) => "a mapping".to_owned(),

@@ -18,7 +18,7 @@ use datafusion::object_store::ObjectMeta;
 use datafusion::object_store::path::Path as StorePath;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::empty::EmptyExec;
-use landfall_delta::{TableFiles, table_files};
+use landfall_delta::{DeltaError, TableFiles, table_files};
 
 /// The newest version of a table at the time it was opened.
 #[derive(Debug)]
@@ -30,7 +30,11 @@ pub(crate) struct LandedTable {
 impl LandedTable {
     /// Lists the table's files.
     pub(crate) async fn open(path: &Path) -> anyhow::Result<Self> {
-        let listed = table_files(path).await?;
+        let listed = table_files(path).await.map_err(|error| match error {
+            // What the other ways out of it would be is for pipelines.
+            DeltaError::Missing { path } => anyhow::anyhow!("there is no Delta table at `{path}`"),
+            error => error.into(),
+        })?;
         let schema = split_schema(&listed);
         let types: Vec<DataType> =
             schema.table_partition_cols().iter().map(|field| field.data_type().clone()).collect();

@@ -255,6 +255,11 @@ fn no_room_on_the_disk_is_a_definite_refusal() {
     let mut client = HttpClient::new(running.address());
     let ready = client.get("/readyz").expect("an answer");
     assert_eq!(ready.status, 503, "{}", String::from_utf8_lossy(&ready.body));
+    let body = ready.json().expect("JSON");
+    let lacks: Vec<&str> = body["lacks"].as_array().expect("a list").iter().filter_map(|lack| lack.as_str()).collect();
+    let fenced: Vec<&&str> = lacks.iter().filter(|lack| lack.contains(" is fenced")).collect();
+    assert_eq!(fenced.len(), 3, "{lacks:?}");
+    assert!(fenced.iter().all(|lack| lack.contains("disk_reserve")), "{lacks:?}");
     let status = client.get("/v1/status").expect("an answer").json().expect("JSON");
     let channels = status["channels"].as_array().expect("channels");
     assert!(channels.iter().all(|channel| channel["health"] == "full"), "{status}");

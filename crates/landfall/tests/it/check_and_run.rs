@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use landfall_testkit::Ended;
+use landfall::storefront;
+use landfall_testkit::{Ended, HttpClient, Running, wait_until_landed};
 
-use crate::site::{COMMAND_WITHIN, STOREFRONT, Site};
+use crate::site::{COMMAND_WITHIN, LAND_WITHIN, STOREFRONT, Site, read_column};
 
 const DRAIN_WITHIN: Duration = Duration::from_secs(30);
 
@@ -90,4 +91,65 @@ fn planning_writes_nowhere_and_opens_nothing() {
     let opened = ended.stderr.lines().filter(|line| line.contains("partition opened")).count();
     assert_eq!(opened, 3, "two of the channel and one of its dead letters:\n{}", ended.stderr);
     assert!(!nowhere.exists());
+}
+
+/// Would catch a table inside another one, or around the data directory: a clean-up of the outer one deletes what it does
+/// not know.
+#[test]
+fn a_table_around_other_data_is_refused_by_both() {
+    for (path, named) in
+        [("./", "`data_dir`"), (".", "`data_dir`"), ("./data/channels/storefront.events", "`data_dir`")]
+    {
+        let site = Site::with(&STOREFRONT.replace("path: ./lake/orders", &format!("path: {path}")));
+        for command in ["check", "run"] {
+            refused(&site, command, &["LF-CF0008", "pipeline `orders`", named, "landfall.yaml:23:"]);
+        }
+    }
+}
+
+fn publish(running: &Running, number: u64) {
+    let mut record = String::new();
+    storefront::write_record(1, number, &mut record);
+    let url = "/v1/channels/storefront.events/records";
+    let mut client = HttpClient::new(running.address());
+    let answer = client.post(url, &[("content-type", "application/x-ndjson")], record.as_bytes()).expect("an answer");
+    assert_eq!(answer.status, 200);
+}
+
+fn ended_well(running: Running) {
+    let ended = running.terminate(DRAIN_WITHIN).expect("the server drains");
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+}
+
+/// Would catch an empty table made in place of one that holds rows (a lake that is not mounted), which then stands in the
+/// way when the other is back (E125).
+#[test]
+fn a_table_that_is_gone_is_waited_for_and_not_made_anew() {
+    let site = Site::with(STOREFRONT);
+    let running = site.serve();
+    publish(&running, 1);
+    wait_until_landed(running.address(), "orders", LAND_WITHIN).expect("it lands");
+    ended_well(running);
+    std::fs::rename(site.path("lake"), site.path("elsewhere")).expect("moved");
+    let running = site.serve();
+    publish(&running, 2);
+    let mut client = HttpClient::new(running.address());
+    let deadline = std::time::Instant::now() + LAND_WITHIN;
+    let why = loop {
+        let status = client.get("/v1/status").expect("the status").json().expect("JSON");
+        let pipeline = status["pipelines"][0].clone();
+        if pipeline["why"].is_object() {
+            break pipeline;
+        }
+        assert!(std::time::Instant::now() < deadline, "the pipeline does not say what is wrong: {pipeline}");
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    assert_eq!((why["state"].as_str(), why["why"]["code"].as_str()), (Some("blocked"), Some("LF-DT0006")), "{why}");
+    assert!(!site.path("lake").exists(), "nothing is made in its place");
+    std::fs::rename(site.path("elsewhere"), site.path("lake")).expect("moved back");
+    wait_until_landed(running.address(), "orders", LAND_WITHIN).expect("it lands without a restart");
+    ended_well(running);
+    let mut landed = read_column(&site.path("lake/orders"), "event_id");
+    landed.sort_unstable();
+    assert_eq!(landed, ["1", "2"]);
 }

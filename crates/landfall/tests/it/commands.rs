@@ -164,6 +164,49 @@ fn what_found_no_server_is_not_stored() {
     assert_eq!((summary["not_stored"].as_u64(), summary["unresolved"].as_u64()), (Some(7), Some(0)), "{summary}");
 }
 
+/// Would catch a bad line that takes its neighbours with it, or the account of what was committed before it.
+#[test]
+fn a_line_without_its_key_is_not_stored_and_its_neighbours_are() {
+    let site = Site::with(STOREFRONT);
+    let running = site.serve();
+    let good = events(0..30);
+    let lines: Vec<&str> = good.lines().collect();
+    let text = format!("{}\nnot JSON\n{}\n{{\"no\":\"key\"}}\n", lines[..25].join("\n"), lines[25..].join("\n"));
+    let file = site.write("events.ndjson", &text);
+    let publish = ["publish", "storefront.events", "--batch", "10", "--key-field", "/event_id", "--json", "--file"];
+    let publish = site.landfall(publish).args([file.to_str().expect("a path"), "--server", running.address()]);
+    let ended = publish.run(COMMAND_WITHIN).expect("publish ends").expect_code(1).expect("two are not stored");
+    let summary = ended.last_json().expect("a summary");
+    let counted = ["records", "committed", "not_stored", "unresolved"].map(|key| summary[key].as_u64());
+    assert_eq!(counted, [Some(32), Some(30), Some(2), Some(0)], "{summary}");
+    assert!(
+        ended.stderr.contains("line 26 is not JSON") && ended.stderr.contains("line 32 has no"),
+        "{}",
+        ended.stderr
+    );
+    // A file that cannot be read on is an error, and what came before it is accounted for.
+    let folder = site.path("").display().to_string();
+    let publish = ["publish", "storefront.events", "--json", "--file", folder.as_str(), "--server", running.address()];
+    let ended = site.landfall(publish).run(COMMAND_WITHIN).expect("publish ends").expect_code(1).expect("a folder");
+    assert!(ended.stderr.contains(&folder), "the file is named: {}", ended.stderr);
+    assert_eq!(ended.last_json().expect("a summary")["records"].as_u64(), Some(0));
+    wait_until_landed(running.address(), "orders", LAND_WITHIN).expect("balanced");
+    ended_well(running);
+}
+
+/// Would catch a command that goes through all its tries for each request although nobody is there.
+#[test]
+fn where_nobody_answers_later_requests_are_tried_once() {
+    let site = Site::with(STOREFRONT);
+    let file = site.write("events.ndjson", &events(0..300));
+    let server = format!("http://127.0.0.1:{}", unused_port().expect("a port"));
+    let publish = ["publish", "storefront.events", "--batch", "10", "--json", "--server", &server, "--file"];
+    let ended =
+        site.landfall(publish).args([file.to_str().expect("a path")]).run(COMMAND_WITHIN).expect("it ends in time");
+    let summary = ended.expect_code(1).expect("not stored").last_json().expect("a summary");
+    assert_eq!(summary["not_stored"].as_u64(), Some(300), "{summary}");
+}
+
 /// Would catch letters that change on their way back, come under the letter's own headers, or are stored again by a
 /// second run.
 #[test]

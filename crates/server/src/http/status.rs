@@ -28,14 +28,20 @@ pub(crate) async fn readiness(State(core): State<Arc<Core>>) -> Response {
     let mut serves = false;
     let channels = core.parts.channels.list();
     for status in channels.iter().map(landfall_channel::Channel::status) {
+        let before = lacks.len();
         for partition in &status.partitions {
             if matches!(partition.state, "ready" | "committing") {
                 serves = true;
-            } else {
-                lacks.push(format!("{}/{} is {}", status.name, partition.partition, partition.state));
+                continue;
             }
+            let mut lack = format!("{}/{} is {}", status.name, partition.partition, partition.state);
+            if let Some(cause) = &partition.cause {
+                lack.push_str(": ");
+                lack.push_str(cause);
+            }
+            lacks.push(lack);
         }
-        if status.health != Health::Ok && lacks.is_empty() {
+        if status.health != Health::Ok && lacks.len() == before {
             lacks.push(format!("{} is {:?}", status.name, status.health).to_lowercase());
         }
     }
