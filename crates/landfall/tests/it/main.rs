@@ -13,6 +13,7 @@ mod commands;
 mod demo_runs;
 mod kill_loop;
 mod official_client;
+mod promptness;
 mod random;
 mod shutdown;
 mod site;
