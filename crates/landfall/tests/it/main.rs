@@ -3,6 +3,7 @@
 mod bad_input;
 mod bench_lines;
 mod capture;
+mod capture_cuts;
 mod capture_kills;
 mod capture_large;
 mod capture_orders;
