@@ -100,7 +100,7 @@ pub const CODES: &[CodePage] = &[
         Kind::Invalid,
         Retry::Later,
         "The server refused the user or the password.",
-        "Check user and `password` in the configuration, and that the role exists and has LOGIN. Passwords never appear in messages.",
+        "Check user and `password` in the configuration, and that the role exists and has LOGIN. A running process keeps the password that it was started with: where that was changed, restart it. Passwords never appear in messages.",
     ),
     page(
         HBA,
@@ -395,8 +395,8 @@ pub const CODES: &[CodePage] = &[
         "TableLockTimeout",
         Kind::Unavailable,
         Retry::Later,
-        "A table's lock was not given within `snapshot.lock_timeout`: something writes to it in a long transaction.",
-        "It is tried again by itself. To add the table without a lock, set `snapshot.add: wait`.",
+        "A table's lock was not given within five seconds: something writes to it in a long transaction.",
+        "It is tried again by itself. `pg_stat_activity` shows the transaction that writes to the table; it takes the lock once that ends.",
     ),
     page(
         BACKLOG,

@@ -207,7 +207,7 @@ pub async fn apply_publication(sql: &SqlConnection, plan: &PublicationPlan) -> R
 pub enum AddTableError {
     /// Its lock was not given.
     #[error(
-        "table {} was not locked within {after:?}: something writes to it in a long transaction; this is tried again, or set `snapshot.add: wait` (LF-PG0508)",
+        "table {} was not locked within {after:?}: something writes to it in a long transaction; this is tried again, and `SELECT pid, query FROM pg_stat_activity` shows who writes (LF-PG0508)",
         sql::relation(table)
     )]
     Lock {

@@ -14,7 +14,8 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row};
 
 use crate::ConnectOptions;
-use crate::connect::{TAKE_UNCHECKED, UNCHECKED_ENCODING};
+use crate::connect::{HAS_TRANSACTION_TIMEOUT, NO_TRANSACTION_TIMEOUT, TAKE_UNCHECKED, UNCHECKED_ENCODING};
+use crate::transport::ServerVersion;
 
 pub use error::{SqlCause, SqlError};
 pub(crate) use quote::{literal, name, quoted, relation};
@@ -44,6 +45,8 @@ impl SqlConnection {
     pub async fn open_within(options: &ConnectOptions, deadline: Duration) -> Result<Self, SqlError> {
         let (client, connection) = options.connect_sql().await?;
         let is_unchecked = connection.parameter("server_encoding") == Some(UNCHECKED_ENCODING);
+        let version = connection.parameter("server_version").and_then(ServerVersion::parse);
+        let has_transaction_timeout = version.is_some_and(|version| version.0 >= HAS_TRANSACTION_TIMEOUT);
         let driver = tokio::spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "an SQL connection ended");
@@ -57,6 +60,9 @@ impl SqlConnection {
         opened.pid = row.try_get(0).map_err(|cause| opened.failed(doing, cause))?;
         if is_unchecked {
             opened.run("take text as it is", TAKE_UNCHECKED).await?;
+        }
+        if has_transaction_timeout {
+            opened.run("lift the bound of transactions", NO_TRANSACTION_TIMEOUT).await?;
         }
         Ok(opened)
     }

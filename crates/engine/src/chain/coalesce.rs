@@ -85,6 +85,13 @@ impl Coalescer {
         self.parked.is_none()
     }
 
+    /// Nothing more comes for now: what was handed over need not wait. Told behind a flush.
+    pub(crate) fn lull(&self) {
+        if self.is_empty() {
+            self.queue.lull();
+        }
+    }
+
     /// Whether it holds no rows.
     pub(crate) fn is_empty(&self) -> bool {
         self.parked.is_none() && self.open.is_empty()

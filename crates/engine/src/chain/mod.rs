@@ -351,6 +351,11 @@ impl Chain {
         flushed
     }
 
+    /// Tells the shards that nothing more comes for now.
+    pub(crate) fn lull(&self) {
+        self.paths.iter().flat_map(|path| &path.coalescers).for_each(Coalescer::lull);
+    }
+
     /// Whether it holds nothing of any batch.
     pub(crate) fn is_idle(&self) -> bool {
         self.unfinished.iter().all(Option::is_none)

@@ -119,6 +119,10 @@ impl Chains {
         flushed
     }
 
+    pub(super) fn lull(&mut self) {
+        self.each(|chain| chain.lull());
+    }
+
     pub(super) fn retry_parked(&mut self) {
         self.each(Chain::retry_parked);
     }

@@ -161,8 +161,8 @@ pub(crate) struct Driver<L> {
     /// Lanes that were asked since the last data and had none, or no room.
     empty_round: usize,
     leaving: Vec<Leaving>,
-    last_data: Instant,
-    is_lull_flushed: bool,
+    /// When the first of the data came that no lull has flushed yet.
+    unflushed_since: Option<Instant>,
     wants_flush: bool,
     parked_count: u64,
     /// A flush was refused; it goes on when a shard has room, which wakes the thread.
@@ -188,8 +188,7 @@ impl<L: SourceLane> Driver<L> {
             next_lane: 0,
             empty_round: 0,
             leaving: Vec::new(),
-            last_data: now,
-            is_lull_flushed: true,
+            unflushed_since: None,
             wants_flush: false,
             parked_count: 0,
             is_flush_refused: false,
@@ -274,8 +273,8 @@ impl<L: SourceLane> Driver<L> {
         const SAFETY: Duration = Duration::from_millis(250);
         let mut until = HEARTBEAT;
         let mut due = |at: Instant| until = until.min(at.saturating_duration_since(now));
-        if !self.is_lull_flushed && !self.is_flush_refused {
-            due(self.last_data + self.cx.idle_flush);
+        if let (Some(since), false) = (self.unflushed_since, self.is_flush_refused) {
+            due(since + self.cx.idle_flush);
         }
         for lane in &self.lanes {
             lane.backing_off_until().into_iter().for_each(&mut due);

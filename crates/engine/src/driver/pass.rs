@@ -21,7 +21,7 @@ impl<L: SourceLane> Driver<L> {
             return end;
         }
         has_worked |= self.poll_one(now);
-        self.flush_if_due(now);
+        self.flush_if_due(now, has_worked);
         if has_worked { Next::Go } else { Next::Sleep }
     }
 
@@ -178,8 +178,7 @@ impl<L: SourceLane> Driver<L> {
                 lane.is_well();
                 self.cx.meters.rows.increment(u64::from(batch.covered.rows));
                 self.cx.meters.bytes.increment(batch.bytes as u64);
-                self.last_data = now;
-                self.is_lull_flushed = false;
+                self.unflushed_since.get_or_insert(now);
                 // A shard that refused before says nothing of those that these rows go to.
                 self.is_flush_refused = false;
                 let slot = lane.polls.iter().position(|poll| poll.issuer.partition() == batch.covered.partition);
@@ -322,17 +321,24 @@ impl<L: SourceLane> Driver<L> {
         }
     }
 
-    /// A lull flushes once (E53); a commit tick flushes when it comes (E17).
-    fn flush_if_due(&mut self, now: Instant) {
-        let is_lull = !self.is_lull_flushed
-            && now.saturating_duration_since(self.last_data) >= self.cx.idle_flush.max(Duration::from_millis(1));
+    /// A lull flushes once (E53); a commit tick flushes when it comes (E17). A lull is a pass that found nothing to do, some
+    /// time after the first data that is not flushed: counted from the last, changes that come steadily would put it off.
+    fn flush_if_due(&mut self, now: Instant, has_worked: bool) {
+        let waited = |since: Instant| now.saturating_duration_since(since);
+        let is_lull = !has_worked
+            && self
+                .unflushed_since
+                .is_some_and(|since| waited(since) >= self.cx.idle_flush.max(Duration::from_millis(1)));
         if self.is_flush_refused || (!is_lull && !self.wants_flush) {
             return;
         }
         if self.flush() == Flushed::Done {
             self.wants_flush = false;
             if is_lull {
-                self.is_lull_flushed = true;
+                self.unflushed_since = None;
+                if let Some(chains) = &mut self.chains {
+                    chains.lull();
+                }
             }
         } else {
             self.is_flush_refused = true;

@@ -35,6 +35,10 @@ struct Rig {
 
 impl Rig {
     fn new(factory: ChainFactory, limits: ShareLimits) -> Self {
+        Rig::flushing(factory, limits, Duration::from_millis(1))
+    }
+
+    fn flushing(factory: ChainFactory, limits: ShareLimits, idle_flush: Duration) -> Self {
         let queue = ShardQueue::new(limits, metrics::Counter::noop());
         let waker = Arc::new(Waker::new());
         queue.add_driver(waker.clone());
@@ -74,7 +78,7 @@ impl Rig {
             report: Arc::new(move |report| told.post(report)),
             limit: PollLimit { rows: 100, bytes: 1 << 20 },
             max_pending_bytes: u64::MAX,
-            idle_flush: Duration::from_millis(1),
+            idle_flush,
             clock: Arc::new(SystemClock),
             meters: DriverMeters::new("p"),
             beat: beat.clone(),
@@ -211,6 +215,27 @@ fn an_idle_driver_wakes_for_data_and_for_a_drain() {
     let began = Instant::now();
     rig.ends(Duration::from_secs(30));
     assert!(began.elapsed() < Duration::from_secs(1), "took {:?}", began.elapsed());
+}
+
+/// Would catch a lull that is looked for behind the last record: where records come steadily there is none, and they wait for the
+/// next commit tick.
+#[test]
+fn records_that_come_steadily_are_handed_over() {
+    const FEWER_THAN_A_CHUNK: u64 = 40;
+    let mut rig = Rig::flushing(numbers(None), WIDE, Duration::from_millis(100));
+    let (_, harvester) = rig.add(0);
+    let mut round = 0;
+    while rig.queue.queued().chunks == 0 {
+        round += 1;
+        assert!(round < FEWER_THAN_A_CHUNK, "none was handed over");
+        rig.source.append(0, [i64::try_from(round).expect("small")]);
+        rig.until(|| harvester.rows_issued() == round);
+        // The pace of the source, which is what this is about.
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    rig.until(|| settle(&rig.queue) > 0);
+    rig.until(|| rig.queue.is_lull());
+    rig.ends(Duration::from_secs(5));
 }
 
 /// Would catch coalesced rows that a drain leaves behind.

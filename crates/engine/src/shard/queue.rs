@@ -47,6 +47,8 @@ struct Inside {
     queued: usize,
     is_shut: bool,
     is_closed: bool,
+    /// Who sends has said that no more comes for now, and nothing came since.
+    is_lull: bool,
     urgencies: VecDeque<Urgency>,
 }
 
@@ -134,6 +136,7 @@ impl ShardQueue {
         }
         inside.used += chunk.bytes;
         inside.queued += chunk.bytes;
+        inside.is_lull = false;
         for segment in &mut chunk.segments {
             segment.charge = Some(Charge { queue: self.clone(), bytes: segment.bytes });
         }
@@ -141,6 +144,19 @@ impl ShardQueue {
         drop(inside);
         self.work.notify_one();
         Ok(())
+    }
+
+    /// Nothing more comes for now: what was sent need not wait for company.
+    pub(crate) fn lull(&self) {
+        if !std::mem::replace(&mut self.inside.lock().is_lull, true) {
+            self.work.notify_one();
+        }
+    }
+
+    /// Whether everything was taken, and nothing more comes for now.
+    pub(crate) fn is_lull(&self) -> bool {
+        let inside = self.inside.lock();
+        inside.is_lull && inside.chunks.is_empty()
     }
 
     /// Who is woken when the shard opens again.

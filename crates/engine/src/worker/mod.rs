@@ -40,6 +40,9 @@ pub(crate) use write::{Progress, WriteCx, WriteEnd, write_out};
 /// How long a writer may take to forget what it had accepted.
 pub(crate) const RESET_MAX: Duration = Duration::from_secs(10);
 
+/// How long nothing may come before a batch that fills is not waited for.
+const QUIET: Duration = Duration::from_millis(50);
+
 /// What a worker tells the controller.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum WorkerReport {
@@ -275,6 +278,8 @@ impl Worker {
             SealReason::Age
         } else if self.writing.is_empty() && self.cx.queue.is_shut() {
             SealReason::Pressure
+        } else if self.is_lull(now) {
+            SealReason::Lull
         } else if self.writer_idles() {
             SealReason::Idle
         } else {
@@ -286,6 +291,7 @@ impl Worker {
             SealReason::Bytes => &seals.bytes,
             SealReason::Age => &seals.age,
             SealReason::Pressure => &seals.pressure,
+            SealReason::Lull => &seals.lull,
             SealReason::Idle => &seals.idle,
             SealReason::Settle => &seals.settle,
             SealReason::Quiesce => &seals.quiesce,
@@ -300,6 +306,16 @@ impl Worker {
             self.settle = Settle::Write;
         }
         true
+    }
+
+    /// Nothing more comes for now, and the writer has nothing to do: to wait would only make the rows older. A source under
+    /// load pauses too, but for less than [`QUIET`], and what came in before was not little: such batches fill.
+    fn is_lull(&self, now: Instant) -> bool {
+        const LITTLE: usize = 8;
+        let is_little =
+            self.open.rows() <= self.limits.rows / LITTLE && self.open.bytes() <= self.limits.bytes / LITTLE;
+        let is_quiet = || self.open.grown().is_some_and(|grown| now.duration_since(grown) >= QUIET);
+        self.writing.is_empty() && self.barrier.is_none() && self.cx.queue.is_lull() && (is_little || is_quiet())
     }
 
     fn is_idle(&self) -> bool {
@@ -349,6 +365,7 @@ impl Worker {
     fn next_timer(&self) -> Option<Instant> {
         let now = Instant::now();
         let seal = self.open.opened().map(|opened| opened + self.limits.age);
+        let quiet = self.open.grown().filter(|_| self.cx.queue.is_lull()).map(|grown| grown + QUIET);
         let barrier = match (self.accepted_since, self.cx.barrier_every) {
             _ if self.barrier_not_before.is_some() => self.barrier_not_before,
             (Some(since), Some(every)) if self.barrier.is_none() && now >= since + every => Some(since + every * 2),
@@ -356,6 +373,6 @@ impl Worker {
             _ => None,
         };
         // A timer in the past would spin where something else is waited for.
-        [seal, barrier, self.drain].into_iter().flatten().filter(|at| *at > now).min()
+        [seal, quiet, barrier, self.drain].into_iter().flatten().filter(|at| *at > now).min()
     }
 }

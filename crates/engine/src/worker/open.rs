@@ -29,6 +29,8 @@ pub(crate) enum SealReason {
     Bytes,
     Age,
     Pressure,
+    /// Nothing more comes for now.
+    Lull,
     /// The writer gathers, and has nothing to do.
     Idle,
     Settle,
@@ -83,6 +85,8 @@ pub(crate) struct OpenBatch {
     rows: usize,
     bytes: usize,
     opened: Option<Instant>,
+    /// When the newest rows came.
+    grown: Option<Instant>,
 }
 
 impl OpenBatch {
@@ -102,6 +106,11 @@ impl OpenBatch {
         self.opened
     }
 
+    /// When rows came last.
+    pub(crate) fn grown(&self) -> Option<Instant> {
+        self.grown
+    }
+
     pub(crate) fn age(&self, now: Instant) -> Option<Duration> {
         self.opened.map(|opened| now.duration_since(opened))
     }
@@ -116,6 +125,7 @@ impl OpenBatch {
 
     pub(crate) fn push(&mut self, segment: Segment, now: Instant) {
         self.opened.get_or_insert(now);
+        self.grown = Some(now);
         self.rows += segment.len();
         self.bytes += segment.bytes;
         self.segments.push_back(segment);
@@ -146,7 +156,7 @@ impl OpenBatch {
         self.rows = self.segments.iter().map(Segment::len).sum();
         self.bytes = self.segments.iter().map(|segment| segment.bytes).sum();
         if self.segments.is_empty() {
-            self.opened = None;
+            (self.opened, self.grown) = (None, None);
         }
     }
 

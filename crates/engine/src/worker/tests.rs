@@ -258,6 +258,47 @@ fn a_retry_sends_the_same_rows_under_the_same_id() {
     assert_eq!(ids[0], ids[1], "a replay of the same ranges has the same name");
 }
 
+/// Would catch rows that wait for company although none comes, and a busy shard whose batches are cut short at each pause.
+#[tokio::test(start_paused = true)]
+async fn a_lull_seals_what_is_little_at_once_and_what_fills_once_it_is_quiet() {
+    let lazy = SinkOptions { batch_rows: 800, batch_age: Duration::from_secs(600), ..options() };
+    let mut rig = Rig::new(ScriptedSink::durable(), lazy, true);
+    let mut worker = rig.worker.take().expect("not run yet");
+    rig.send(&[1; 10]);
+    worker.step();
+    assert_eq!((worker.open.rows(), worker.writing.len()), (10, 0), "more may come");
+    rig.queue.lull();
+    worker.step();
+    assert_eq!((worker.open.rows(), worker.writing.len()), (0, 1));
+    // While the writer is at work the next batch fills.
+    rig.send(&[1; 20]);
+    rig.queue.lull();
+    worker.step();
+    assert_eq!((worker.open.rows(), worker.writing.len()), (20, 1));
+    let ended = worker.writes.join_next_with_id().await.expect("it is written");
+    worker.write_ended(ended);
+    worker.step();
+    assert_eq!((worker.open.rows(), worker.writing.len()), (0, 1));
+    let ended = worker.writes.join_next_with_id().await.expect("it is written");
+    worker.write_ended(ended);
+
+    for _ in 0..3 {
+        rig.send(&[1; 200]);
+        rig.queue.lull();
+        worker.step();
+        tokio::time::advance(super::QUIET / 2).await;
+    }
+    assert_eq!((worker.open.rows(), worker.writing.len()), (600, 0), "it fills");
+    let due = worker.next_timer().expect("it is not left open");
+    tokio::time::advance(due.duration_since(Instant::now())).await;
+    worker.step();
+    assert_eq!((worker.open.rows(), worker.writing.len()), (0, 1));
+    let ended = worker.writes.join_next_with_id().await.expect("it is written");
+    worker.write_ended(ended);
+    rig.harvester.harvest(|_| {});
+    assert_eq!((rig.sink.values().len(), rig.harvester.is_settled()), (630, true));
+}
+
 /// Would catch a quiesce that answers before everything of the partition is settled, or never.
 #[test]
 fn a_quiesce_answers_when_its_partition_is_settled() {

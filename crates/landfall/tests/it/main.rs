@@ -3,6 +3,7 @@
 mod bad_input;
 mod bench_lines;
 mod capture;
+mod capture_cuts;
 mod capture_kills;
 mod capture_large;
 mod capture_orders;
@@ -13,6 +14,7 @@ mod commands;
 mod demo_runs;
 mod kill_loop;
 mod official_client;
+mod promptness;
 mod random;
 mod shutdown;
 mod site;

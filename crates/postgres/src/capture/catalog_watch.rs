@@ -14,7 +14,8 @@ use std::time::Duration;
 use landfall_engine::FailCause;
 
 use super::moves::{Answers, Changes, Move, Policy, judge};
-use super::shared::{Shared, Stage};
+use super::report::Stage;
+use super::shared::Shared;
 use crate::catalog::{TableSighting, holds_rows_of_before, log_end, major, names_of, read_origins, read_sightings};
 use crate::publication::PublicationFacts;
 use crate::record::{TableNote, TablePhase, TableRecord, WatchedRecord};
@@ -193,6 +194,7 @@ fn judged(
 /// The next look is judged by this one.
 fn take(shared: &Shared, going: BTreeMap<RelationId, Goes>, end: Lsn) {
     let pipeline = &shared.options.pipeline;
+    let mut is_noted = false;
     shared.change_record(|record| {
         for table in &mut record.tables {
             let Some(goes) = going.get(&table.relation) else { continue };
@@ -211,9 +213,13 @@ fn take(shared: &Shared, going: BTreeMap<RelationId, Goes>, end: Lsn) {
             }
             for note in &goes.notes {
                 if table.note(note.clone()) {
+                    is_noted = true;
                     tracing::warn!(pipeline = %pipeline, table = %table.target, code = %note.code, "noted: {}", note.text);
                 }
             }
         }
     });
+    if is_noted {
+        shared.want_stored();
+    }
 }

@@ -14,7 +14,8 @@ use landfall_engine::contract::{BadRow, CopyMark, TableNote, TableRows as Engine
 use landfall_types::{Clock, Offset, PartitionId, Place, SystemClock};
 
 use super::handover::{Generation, Ready};
-use super::shared::{Shared, Stage};
+use super::report::Stage;
+use super::shared::Shared;
 use super::table::Captured;
 use super::task::Ended;
 use crate::copy::CopyLines;
@@ -105,6 +106,8 @@ pub(super) async fn copy(
             CopyEvent::RangeDone { .. } => {}
             CopyEvent::Refused { table, code, text } => {
                 open.remove(&table);
+                // Wherever a cause is shown, its code stands before it.
+                let text = text.strip_suffix(&format!(" ({code})")).unwrap_or(&text).to_owned();
                 shared.set_unfit(table, FailCause::new(code, text));
                 shared.park_unfit();
             }

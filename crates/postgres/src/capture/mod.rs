@@ -14,6 +14,7 @@ mod moves;
 mod options;
 mod orders;
 mod progress;
+mod report;
 mod reshape;
 mod rounds;
 mod shared;

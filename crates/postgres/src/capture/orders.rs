@@ -14,7 +14,8 @@ use tokio::sync::{Mutex, OwnedMutexGuard, mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 
 use super::arrivals;
-use super::shared::{Shared, Stage};
+use super::report::Stage;
+use super::shared::Shared;
 use crate::orders::{Order, OrderCommand, OrderError, Ordered, OrderedTables};
 
 /// Orders that wait to be taken, at most.

@@ -12,18 +12,18 @@ use std::sync::atomic::AtomicBool;
 use bytes::Bytes;
 use landfall_engine::FailCause;
 use landfall_engine::contract::{LaneWaker, SourceError, SourceEvent, TableId, TableSpec};
-use landfall_types::{PartitionId, Place, Timestamp};
+use landfall_types::{PartitionId, Place};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::handover::{Generation, Handover};
 use super::options::CaptureOptions;
 use super::progress::Progress;
+use super::report::{Sight, Stage};
 use super::rounds::Issued;
 use crate::feedback::DurableLsn;
 use crate::record::{ParkNote, SlotRecord, SourceRecord, TablePhase, TableRecord};
-use crate::snapshot::CopyReport;
-use crate::{Lsn, RelationId};
+use crate::{Lsn, RelationId, TableName};
 
 /// The record, with how often it was changed and through which change it is stored.
 #[derive(Default)]
@@ -33,35 +33,11 @@ struct RecordCell {
     handed: u64,
 }
 
-/// What the connection is doing, for the status.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) enum Stage {
-    /// Asking the server how things stand.
-    #[default]
-    Starting,
-    /// A slot is being made; it waits for open writers.
-    CreatingSlot,
-    /// Tables are copied.
-    Copying(CopyReport),
-    /// Following the log.
-    Streaming,
-    /// Something passes by itself.
-    Waiting { cause: String, code: String, attempt: u32 },
-    /// Told to stop.
-    Stopped,
-}
-
-/// What the status shows beside the record.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Sight {
-    pub(crate) stage: Stage,
-    pub(crate) last_commit: Option<(Lsn, Timestamp)>,
-    pub(crate) server_end: Lsn,
-    pub(crate) rows: BTreeMap<RelationId, u64>,
-    /// Rows of parked tables, and of replayed transactions, that passed by.
-    pub(crate) passed_by: u64,
-    /// The copy beside the stream, if there is one.
-    pub(crate) copy: Option<CopyReport>,
+/// A new table that could not be taken in.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct LeftOut {
+    pub(crate) name: TableName,
+    pub(crate) cause: String,
 }
 
 /// See the module.
@@ -94,6 +70,8 @@ pub(crate) struct Shared {
     /// Whether it was said what of `tables` decides nothing.
     pub(crate) has_judged_choices: AtomicBool,
     pub(crate) sight: Mutex<Sight>,
+    /// Tables that `tables` chooses and that the last look could not take in.
+    pub(crate) left_out: Mutex<BTreeMap<RelationId, LeftOut>>,
 }
 
 impl Shared {
@@ -120,6 +98,7 @@ impl Shared {
             stop: watch::Sender::new(false),
             has_judged_choices: AtomicBool::new(false),
             sight: Mutex::default(),
+            left_out: Mutex::default(),
         })
     }
 
@@ -221,9 +200,14 @@ impl Shared {
         })
     }
 
+    /// Asks for a commit now: the record is stored with it, and shown.
+    pub(crate) fn want_stored(&self) {
+        self.send(SourceEvent::CommitWanted(Vec::new()));
+    }
+
     /// Asks for a commit now, and waits until this change of the record is stored.
     pub(crate) async fn stored(&self, change: u64) {
-        self.send(SourceEvent::CommitWanted(Vec::new()));
+        self.want_stored();
         let mut stored = self.stored.subscribe();
         // The sender lives as long as this.
         let _ = stored.wait_for(|stored| *stored >= change).await;
@@ -496,165 +480,7 @@ impl Shared {
     pub(crate) fn set_stage(&self, stage: Stage) {
         self.sight.lock().stage = stage;
     }
-
-    /// For `/v1/status` (P112).
-    pub(crate) fn report(&self) -> serde_json::Value {
-        let sight = self.sight.lock().clone();
-        let through = self.progress.lock().through();
-        let (stage, detail) = match &sight.stage {
-            Stage::Starting => ("starting", serde_json::Value::Null),
-            Stage::CreatingSlot => ("creating_slot", serde_json::Value::Null),
-            Stage::Copying(report) => ("copying", of_copy(report)),
-            Stage::Streaming => ("streaming", serde_json::json!({ "copy": sight.copy.as_ref().map(of_copy) })),
-            Stage::Waiting { cause, code, attempt } => {
-                ("waiting", serde_json::json!({ "cause": cause, "code": code, "attempt": attempt }))
-            }
-            Stage::Stopped => ("stopped", serde_json::Value::Null),
-        };
-        let tables: Vec<serde_json::Value> = self.with_record(|record| {
-            let tables = record.iter().flat_map(|record| &record.tables);
-            tables
-                .map(|table| {
-                    serde_json::json!({
-                        "relation": table.relation.0, "name": table.name.to_string(), "target": table.target,
-                        "phase": table.phase.to_string(), "shape": table.shape,
-                        "rows": sight.rows.get(&table.relation).copied().unwrap_or_default(),
-                        "parked": table.park.as_ref().map(|park| serde_json::json!({
-                            "code": park.code, "reason": park.reason, "at": park.at.to_string(),
-                        })),
-                        "waits_in_log": self.handover.is_set_back(PartitionId(table.stream_partition)),
-                        "notes": table.notes.iter().map(|note| serde_json::json!({
-                            "code": note.code, "text": note.text,
-                        })).collect::<Vec<_>>(),
-                        "refused": self.refused(TableId(table.relation.0)).map(|cause| cause.text.to_string()),
-                    })
-                })
-                .collect()
-        });
-        serde_json::json!({
-            "slot": self.options.slot,
-            "stage": stage,
-            "detail": detail,
-            "through": through.to_string(),
-            "stored": self.durable.get().to_string(),
-            "last_commit": sight.last_commit.map(|(lsn, _)| lsn.to_string()),
-            "last_commit_at": sight.last_commit.map(|(_, at)| at.0),
-            "server_end": sight.server_end.to_string(),
-            "behind_bytes": sight.server_end.since(through),
-            "passed_by": sight.passed_by,
-            "tables": tables,
-        })
-    }
-}
-
-fn of_copy(report: &CopyReport) -> serde_json::Value {
-    serde_json::json!({
-        "ratio": report.ratio, "rows": report.rows, "ranges_done": report.ranges.0, "ranges": report.ranges.1,
-        "bytes_per_second": report.bytes_per_second, "seconds_left": report.left.map(|left| left.as_secs()),
-        "snapshot_age_seconds": report.snapshot_age.as_secs(),
-    })
 }
 
 #[cfg(test)]
-mod tests {
-    use arrow_array::RecordBatch;
-    use arrow_schema::Schema;
-    use landfall_engine::contract::{TableNote, TableRows};
-
-    use super::super::handover::Ready;
-    use super::*;
-    use crate::record::CopyRecord;
-    use crate::{ConnectOptions, SlotIdentity, SlotRecord, TableName};
-
-    fn made(through: u64) -> SourceRecord {
-        let mut record = SourceRecord::intent("landfall_shop".to_owned(), 7, 5, 1, Default::default());
-        record.slot = SlotRecord::Made(SlotIdentity {
-            system_identifier: 7,
-            database_oid: 5,
-            slot: "landfall_shop".to_owned(),
-            plugin: "pgoutput".to_owned(),
-            consistent_point: Lsn(10),
-        });
-        record.through = Lsn(through);
-        record
-    }
-
-    /// Catches a checkpoint that falls behind what the server was told, after which the slot could never be resumed
-    /// (LF-PG0206).
-    #[test]
-    fn a_record_that_was_looked_at_before_a_commit_does_not_take_it_back() {
-        let connect = ConnectOptions::parse("postgres://landfall@db/shop", None, None).expect("a url");
-        let options = CaptureOptions::new("shop", connect, Vec::new());
-        let shared = Shared::new(options, Some(made(20)), LaneWaker::new(|| {}));
-        let looked_at = shared.record().expect("there is one");
-        shared.progress.lock().issued(Vec::new(), Some(Lsn(30)));
-        assert!(shared.record_for(&BTreeMap::new()).is_some());
-        shared.is_stored(&BTreeMap::new());
-        assert_eq!(shared.durable.get(), Lsn(30));
-        shared.put_record(looked_at);
-        assert_eq!(shared.record().map(|record| record.through), Some(Lsn(30)));
-        // Another slot begins anew.
-        let mut other = made(15);
-        other.slot = SlotRecord::Intent { slot: "landfall_shop".to_owned(), system_identifier: 7, database_oid: 5 };
-        shared.put_record(other);
-        assert_eq!(shared.record().map(|record| record.through), Some(Lsn(15)));
-    }
-
-    /// Catches a slot that stands still for rows that wait behind a copy which nobody makes again: their table was parked
-    /// while it was copied, and then the copy failed (I7, P86).
-    #[test]
-    fn what_waits_for_the_copy_of_a_parked_table_goes_with_that_copy() {
-        const STREAM: PartitionId = PartitionId(6);
-        const COPY: PartitionId = PartitionId(7);
-        let mut record = made(20);
-        let table = |phase, stream, copy| TableRecord {
-            relation: RelationId(stream),
-            name: TableName { schema: "public".into(), table: "items".into() },
-            target: "public.items".to_owned(),
-            stream_partition: stream,
-            phase,
-            shape: 1,
-            copy: Some(CopyRecord { partition: copy, consistent_point: Lsn(20), done: Default::default() }),
-            park: None,
-            watched: None,
-            notes: Vec::new(),
-        };
-        record.tables = vec![table(TablePhase::Parked, STREAM.0, COPY.0), table(TablePhase::Copying, 8, 9)];
-        let connect = ConnectOptions::parse("postgres://landfall@db/shop", None, None).expect("a url");
-        let shared = Shared::new(CaptureOptions::new("shop", connect, Vec::new()), Some(record), LaneWaker::new(|| {}));
-        let generation = shared.handover.generation();
-        shared.announce(Vec::new(), vec![STREAM, COPY, PartitionId(8), PartitionId(9)]);
-        for (stream, copy) in [(STREAM, COPY), (PartitionId(8), PartitionId(9))] {
-            shared.handover.hold(generation, stream, copy);
-        }
-        let rows = RecordBatch::new_empty(Arc::new(Schema::empty()));
-        let (note, places, key) = (TableNote::default(), Arc::from([]), Arc::from([]));
-        let rows = TableRows { rows, places, bad: Vec::new(), note, key };
-        let end = Place { at: 30, within: 0 };
-        shared.progress.lock().issued(vec![(STREAM, end)], Some(Lsn(30)));
-        shared.handover.push(generation, STREAM, Ready { rows, end, bytes: 1 });
-        shared.copies_fail(&[COPY, PartitionId(9)]);
-        assert_eq!(shared.progress.lock().through(), Lsn(30));
-        assert!(shared.handover.waiting_of(STREAM).is_none() && !shared.handover.is_held(STREAM));
-        assert!(shared.handover.is_held(PartitionId(8)), "that one is copied again");
-    }
-
-    /// Catches a slot that stands still for rows that were dropped with their table: they were open when it was set aside, and
-    /// said to be on their way after that (I7, P86).
-    #[test]
-    fn a_round_of_what_was_given_up_holds_nothing() {
-        let connect = ConnectOptions::parse("postgres://landfall@db/shop", None, None).expect("a url");
-        let options = CaptureOptions::new("shop", connect, Vec::new());
-        let shared = Shared::new(options, Some(made(20)), LaneWaker::new(|| {}));
-        let (gone, stays) = (PartitionId(6), PartitionId(8));
-        shared.announce(Vec::new(), vec![gone, stays]);
-        shared.retire(vec![gone]);
-        let end = |at| Place { at, within: 0 };
-        shared.issued(vec![(gone, end(30))], Some(Lsn(30)));
-        assert_eq!(shared.progress.lock().through(), Lsn(30));
-        shared.issued(vec![(gone, end(40)), (stays, end(40))], Some(Lsn(40)));
-        assert_eq!(shared.progress.lock().through(), Lsn(30));
-        shared.retire(vec![stays]);
-        assert_eq!(shared.progress.lock().through(), Lsn(40));
-    }
-}
+mod tests;

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use landfall_engine::contract::{SourceError, TableSpec};
 use landfall_types::{Code, Coded};
@@ -15,7 +16,8 @@ use super::catalog_watch;
 use super::copies::Copies;
 use super::options::{CaptureOptions, TableChoice};
 use super::orders::{self, Desk, Mailbox};
-use super::shared::{Shared, Stage};
+use super::report::Stage;
+use super::shared::Shared;
 use super::starts::{adopt, first_start, fresh, resume};
 use super::stream::{Starting, stream};
 use super::table::{Captured, Parked};
@@ -53,6 +55,10 @@ impl Ended {
     }
 }
 
+/// How long the server may take to end a stream that we left, and how often it is asked.
+const LEFT_WITHIN: Duration = Duration::from_secs(5);
+const LEFT_EVERY: Duration = Duration::from_millis(50);
+
 /// Runs until the source is stopped or cannot go on. Orders are taken all the while.
 pub(super) async fn run(shared: Arc<Shared>, mailbox: Arc<Mailbox>) {
     let desk = Desk::open(&shared, &mailbox).await;
@@ -84,6 +90,7 @@ async fn attempts(shared: &Arc<Shared>) -> Ended {
     let mut backoff = Backoff::new();
     let mut copies = Copies::new();
     let mut stop = shared.stop.subscribe();
+    let mut left: Option<Instant> = None;
     loop {
         let ended = tokio::select! {
             ended = attempt(shared, &mut copies, &mut backoff) => {
@@ -94,7 +101,14 @@ async fn attempts(shared: &Arc<Shared>) -> Ended {
             () = stopped_before_streaming(shared) => Ended::Stopped,
         };
         match ended {
-            Ended::Again => {}
+            Ended::Again => left = Some(Instant::now()),
+            // The server has not seen yet that we left: no failure, and soon over.
+            Ended::Later { code: code::SLOT_BUSY, .. } if left.is_some_and(|left| left.elapsed() < LEFT_WITHIN) => {
+                tokio::select! {
+                    () = tokio::time::sleep(LEFT_EVERY) => {}
+                    () = told_to_stop(&mut stop) => return Ended::Stopped,
+                }
+            }
             Ended::Later { code, text } => {
                 let delay = backoff.next_delay(&mut rand::rng());
                 tracing::warn!(pipeline = %shared.options.pipeline, %code, attempt = backoff.failures(),
@@ -166,7 +180,7 @@ pub(super) async fn look(options: &CaptureOptions) -> Result<(Vec<TableSpec>, Ve
 }
 
 /// `snapshot.lock_timeout`.
-pub(super) const LOCK_WITHIN: std::time::Duration = std::time::Duration::from_secs(5);
+pub(super) const LOCK_WITHIN: Duration = Duration::from_secs(5);
 
 /// One connection, from the decision to the stream's end.
 async fn attempt(

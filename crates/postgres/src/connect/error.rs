@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use landfall_types::{Code, CodePage, Coded, Kind, Retry, with_causes};
 
-use super::Endpoint;
+use super::{Endpoint, tls};
 use crate::code;
 
 pub(crate) const SILENT_PEER: Code = Code::new("PG", 108);
@@ -97,6 +97,14 @@ impl ServerError {
     /// Whether it passes by itself: the server is starting, stopping, failing over or full.
     pub fn is_passing(&self) -> bool {
         self.sqlstate.starts_with("57P") || self.sqlstate.starts_with("08") || self.sqlstate == "53300"
+    }
+
+    /// What to do about a refused log-in, where the server's words do not say it.
+    fn log_in_step(&self) -> &'static str {
+        match self.sqlstate.as_str() {
+            "28P01" => "; check `password`, and restart a process that was started with an older one: it keeps that",
+            _ => "",
+        }
     }
 
     /// What a refused log-in is about, by state and routine.
@@ -193,7 +201,7 @@ pub enum ConnectError {
         endpoint: String,
     },
     /// The handshake failed.
-    #[error("the TLS handshake with {endpoint} failed: {source} (LF-PG0105)")]
+    #[error("the TLS handshake with {endpoint} failed: {source}{} (LF-PG0105)", tls::next_step(source))]
     Handshake {
         /// Where.
         endpoint: String,
@@ -250,7 +258,7 @@ pub enum ConnectError {
         source: io::Error,
     },
     /// The server refused the log-in.
-    #[error("the server did not let us in: {0} ({code})", code = .0.log_in_code())]
+    #[error("the server did not let us in: {0}{step} ({code})", step = .0.log_in_step(), code = .0.log_in_code())]
     LogIn(#[source] Box<ServerError>),
     /// The SQL client failed.
     #[error("{endpoint}: {} (LF-PG0101)", chain(source))]

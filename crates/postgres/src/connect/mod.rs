@@ -8,6 +8,7 @@
 mod dial;
 mod error;
 mod tls;
+mod url;
 
 #[cfg(test)]
 mod tests;
@@ -25,8 +26,9 @@ pub use error::{ConnectError, STREAM_CODES, ServerError};
 pub(crate) use error::{PROTOCOL, QUEUE_STOPPED, SILENT_PEER, STREAM_ENDED, cut, page_of};
 pub use tls::{TlsMode, TlsOptions};
 
-/// Settings that every connection pins (P49): the text of a value must not depend on the role, the database or the
-/// locale, and no server-side timer may end a copy or an idle snapshot.
+/// Settings that every connection pins (P49), whatever role and database have: the text of a value and the name that a
+/// catalog query means must not depend on them, no timer of the server may end a copy, an idle snapshot or a wait (slots wait for
+/// writers by a lock), and a publication has to be written. Where a lock is bounded, the statement says so.
 pub const PINNED_SETTINGS: &[(&str, &str)] = &[
     ("DateStyle", "ISO"),
     ("IntervalStyle", "iso_8601"),
@@ -39,7 +41,22 @@ pub const PINNED_SETTINGS: &[(&str, &str)] = &[
     ("idle_in_transaction_session_timeout", "0"),
     ("idle_session_timeout", "0"),
     ("row_security", "off"),
+    ("lock_timeout", "0"),
+    ("search_path", "public"),
+    ("default_transaction_read_only", "off"),
+    ("default_transaction_isolation", "read committed"),
 ];
+
+/// What a replication connection pins besides: a role that is set for the log-in may own the tables, but only the one that logs
+/// in may replicate.
+pub(crate) const PINNED_FOR_REPLICATION: (&str, &str) = ("role", "none");
+
+/// The first version with `transaction_timeout`, which would end a copy and the snapshot of a slot. Older ones refuse a log-in that
+/// names it, so it is set behind that.
+pub(crate) const HAS_TRANSACTION_TIMEOUT: u32 = 17;
+
+/// What a connection to such a server runs first.
+pub(crate) const NO_TRANSACTION_TIMEOUT: &str = "SET transaction_timeout = 0";
 
 /// The encoding of a database that takes any bytes for text. Asked for UTF-8, its server ends a whole copy or stream at the
 /// first text that is not; asked for the bytes as they are, each is its row's affair (`invalid_text`).
@@ -123,7 +140,7 @@ pub struct ConnectOptions {
     pub tls: TlsOptions,
     /// The operator's own `options`, as in the URL.
     pub options: Option<String>,
-    /// Settings of this connection besides the pinned ones, like `lock_timeout` or `wal_sender_timeout`.
+    /// Settings of this connection besides the pinned ones, like `wal_sender_timeout`.
     pub settings: Vec<(String, String)>,
 }
 
@@ -131,7 +148,10 @@ impl ConnectOptions {
     /// Reads a `postgres://` URL (or the `key=value` form). `password` goes before one in the URL; `tls` before its
     /// `sslmode`.
     pub fn parse(url: &str, password: Option<&str>, tls: Option<TlsOptions>) -> Result<Self, ConnectError> {
-        let config: tokio_postgres::Config = url.parse().map_err(|source| ConnectError::Url { source })?;
+        let config: tokio_postgres::Config = url.parse().map_err(|source| match url::not_carried(url) {
+            Some((option, hint)) => ConnectError::Unsupported { option, hint },
+            None => ConnectError::Url { source },
+        })?;
         refuse_unsupported(&config)?;
         let user = config.get_user().ok_or(ConnectError::Missing { what: "a user" })?.to_owned();
         let tls = match tls {

@@ -48,6 +48,14 @@ fn options_that_are_not_carried_are_refused_by_name() {
         let error = parse(url).unwrap_err().to_string();
         assert!(error.contains(word), "{url}: {error}");
     }
+    for (url, step) in [
+        ("postgres://a@h/d?sslmode=verify-full", "tls: { mode: verify_full }"),
+        ("host=h user=a sslrootcert=ca.pem", "ca: FILE"),
+        ("postgres://a:sslcert=x@h/d?passfile=/p", "password: ${PGPASSWORD}"),
+    ] {
+        let error = parse(url).unwrap_err().to_string();
+        assert!(error.contains(step) && error.contains("LF-PG0116"), "{url}: {error}");
+    }
     let tls = TlsOptions { mode: TlsMode::Require, ca: Some("ca.pem".into()) };
     let error = ConnectOptions::parse("postgres://a@h/d", None, Some(tls)).unwrap_err().to_string();
     assert!(error.contains("verify_full"), "{error}");
@@ -57,10 +65,10 @@ fn options_that_are_not_carried_are_refused_by_name() {
 #[test]
 fn pinned_settings_come_last_and_stay_whole() {
     let options = parse("postgres://a@h/d?options=-c%20DateStyle%3DGerman").unwrap();
-    let text = options.with_setting("search_path", "a b\\c").startup_options();
-    assert!(text.starts_with("-c DateStyle=German -c search_path=a\\ b\\\\c -c DateStyle=ISO"), "{text}");
+    let text = options.with_setting("application", "a b\\c").startup_options();
+    assert!(text.starts_with("-c DateStyle=German -c application=a\\ b\\\\c -c DateStyle=ISO"), "{text}");
     for (name, value) in PINNED_SETTINGS {
-        assert!(text.contains(&format!("-c {name}={value}")), "{name}");
+        assert!(text.contains(&format!("-c {name}={}", value.replace(' ', "\\ "))), "{name}");
     }
 }
 
@@ -108,4 +116,6 @@ fn a_refused_log_in_is_told_by_state_and_routine() {
     ] {
         assert_eq!(error(sqlstate, routine).log_in_code().number(), number, "{sqlstate} {routine}");
     }
+    let changed = ConnectError::LogIn(Box::new(error("28P01", "auth_failed"))).to_string();
+    assert!(changed.contains("restart"), "a process does not see a password that is changed: {changed}");
 }

@@ -4,6 +4,7 @@
 //! certificate's chain and name. Client certificates and channel binding are not carried. A self-signed certificate that
 //! is marked as an authority (`CA:TRUE`) is refused as a server's own, which `libpq` would take.
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use serde::{Deserialize, Serialize};
 
 use super::ConnectError;
@@ -93,6 +94,29 @@ impl TlsOptions {
             }
         }
         Ok(roots)
+    }
+}
+
+/// What to do about a handshake that failed over the server's certificate.
+pub(super) fn next_step(error: &io::Error) -> &'static str {
+    let Some(rustls::Error::InvalidCertificate(refusal)) = error.get_ref().and_then(|cause| cause.downcast_ref())
+    else {
+        return "";
+    };
+    match refusal {
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+            "; name in `tls.ca` the certificate of the authority that signed the server's"
+        }
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            "; name the host in the url as its certificate does"
+        }
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => "; the server needs a new certificate",
+        // The library has no name of its own for it.
+        other if format!("{other:?}").contains("CaUsedAsEndEntity") => {
+            "; the server shows the certificate of an authority (CA:TRUE) as its own: give it one with \
+             `basicConstraints=CA:FALSE`, and name that one, or the authority that signs it, in `tls.ca`"
+        }
+        _ => "",
     }
 }
 

@@ -7,7 +7,10 @@ use postgres_protocol::message::frontend;
 
 use super::commands::ServerVersion;
 use super::wire::{Message, Wire, server_error};
-use crate::connect::{ConnectError, ConnectOptions, TAKE_UNCHECKED, UNCHECKED_ENCODING, cut};
+use crate::connect::{
+    ConnectError, ConnectOptions, HAS_TRANSACTION_TIMEOUT, NO_TRANSACTION_TIMEOUT, PINNED_FOR_REPLICATION,
+    TAKE_UNCHECKED, UNCHECKED_ENCODING, cut,
+};
 
 fn broken(what: impl Into<String>) -> ConnectError {
     ConnectError::Protocol { what: what.into() }
@@ -41,8 +44,12 @@ pub(super) async fn log_in(
     options: &ConnectOptions,
     purpose: Purpose,
 ) -> Result<Server, ConnectError> {
-    let startup = options.startup_options();
+    let mut startup = options.startup_options();
     let replication = (purpose == Purpose::Replication).then_some(("replication", "database"));
+    if replication.is_some() {
+        let (name, value) = PINNED_FOR_REPLICATION;
+        startup.push_str(&format!(" -c {name}={value}"));
+    }
     let parameters = [
         ("user", options.user.as_str()),
         ("database", options.database.as_str()),
@@ -72,16 +79,19 @@ pub(super) async fn log_in(
             tag => return Err(broken(format!("a message 0x{tag:02x} after the log-in"))),
         }
     }
-    if is_unchecked {
-        take_unchecked(wire).await?;
-    }
     let version = version.ok_or_else(|| broken("the server did not tell its version; is it Postgres?"))?;
+    if is_unchecked {
+        set(wire, TAKE_UNCHECKED).await?;
+    }
+    if version.0 >= HAS_TRANSACTION_TIMEOUT {
+        set(wire, NO_TRANSACTION_TIMEOUT).await?;
+    }
     Ok(Server { version, pid })
 }
 
-/// Asks for text as it is.
-async fn take_unchecked(wire: &mut Wire) -> Result<(), ConnectError> {
-    no_nul(frontend::query(TAKE_UNCHECKED, &mut wire.outgoing), "a statement")?;
+/// Sets what the start-up packet cannot say.
+async fn set(wire: &mut Wire, statement: &str) -> Result<(), ConnectError> {
+    no_nul(frontend::query(statement, &mut wire.outgoing), "a statement")?;
     wire.send().await?;
     loop {
         let message = wire.message().await?;

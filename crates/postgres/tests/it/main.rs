@@ -6,6 +6,7 @@ mod changed_tables;
 mod check;
 mod database;
 mod golden;
+mod hostile_role;
 mod lake;
 mod orders;
 mod snapshot;

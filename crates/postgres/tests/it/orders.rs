@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use landfall_engine::PipelineHandle;
-use landfall_postgres::{Order, OrderCommand, Ordered, OrderedTables, Orders};
+use landfall_postgres::{Order, OrderCommand, Ordered, OrderedTables, Orders, RECONNECT_FIRST};
 use landfall_types::Coded;
 
 use crate::capture::{Bed, COLUMNS, ORDERS, end};
@@ -47,6 +47,27 @@ pub(crate) fn copies_of(bed: &Bed, table: &str) -> usize {
     let mut points: Vec<u64> = rows.iter().filter(|row| row.op == "s").map(|row| row.at.0).collect();
     points.dedup();
     points.len()
+}
+
+/// Catches an order that makes the stream of all tables wait as if the server had failed: the stream is begun anew for it, and
+/// the server may not have seen yet that the one before was left.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_waits_for_no_back_off() -> Result<()> {
+    const ROUNDS: usize = 8;
+    let bed = Bed::new(&two_tables())?;
+    let (handle, orders) = bed.start_ordered(|_| {})?;
+    until_streaming(&handle, "public.items").await?;
+    until_streaming(&handle, "public.orders").await?;
+    let mut fastest = DEADLINE;
+    for _ in 0..ROUNDS {
+        let began = Instant::now();
+        give(&orders, OrderCommand::Resync, "public.items").await?;
+        until_streaming(&handle, "public.items").await?;
+        fastest = fastest.min(began.elapsed());
+    }
+    assert!(fastest < RECONNECT_FIRST / 2, "the least delay between connections is in the way: {fastest:?}");
+    end(handle).await;
+    Ok(())
 }
 
 /// Catches an order that is answered and not carried out, one that costs its neighbours a copy or a row, and rows that passed

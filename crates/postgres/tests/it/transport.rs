@@ -206,18 +206,23 @@ async fn tls_modes_do_what_they_say() -> Result<()> {
     ensure!(matches!(refused, ConnectError::TlsRefused { .. }), "{refused}");
 
     let (certificate, key) = (server.data().join("server.crt"), server.data().join("server.key"));
-    let mut openssl = Command::new("openssl");
-    openssl.args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]);
-    openssl.args(["-addext", "subjectAltName=DNS:localhost", "-addext", "basicConstraints=critical,CA:FALSE"]);
-    openssl.arg("-keyout").arg(&key).arg("-out").arg(&certificate);
-    let made = openssl.output().context("openssl is needed for this test")?;
-    ensure!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    // As owned by the server's user as the rest of its directory.
-    let owner = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(server.data())?);
-    for file in [&certificate, &key] {
-        std::os::unix::fs::chown(file, Some(owner), None)?;
-        std::fs::set_permissions(file, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
-    }
+    let make = |is_authority: &str| -> Result<()> {
+        let mut openssl = Command::new("openssl");
+        openssl.args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]);
+        openssl.args(["-addext", "subjectAltName=DNS:localhost", "-addext"]);
+        openssl.arg(format!("basicConstraints=critical,CA:{is_authority}"));
+        openssl.arg("-keyout").arg(&key).arg("-out").arg(&certificate);
+        let made = openssl.output().context("openssl is needed for this test")?;
+        ensure!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        // As owned by the server's user as the rest of its directory.
+        let owner = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(server.data())?);
+        for file in [&certificate, &key] {
+            std::os::unix::fs::chown(file, Some(owner), None)?;
+            std::fs::set_permissions(file, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
+        }
+        Ok(())
+    };
+    make("FALSE")?;
     server.set("ssl", "on")?;
     server.reload()?;
     until("TLS is on", || Ok(server.psql("postgres", "SHOW ssl")? == "on")).await?;
@@ -227,9 +232,22 @@ async fn tls_modes_do_what_they_say() -> Result<()> {
     ensure!(is_encrypted("127.0.0.1", tls(TlsMode::Require, None)).await?);
     let ca = server.data().join("server.crt");
     ensure!(is_encrypted("localhost", tls(TlsMode::VerifyFull, Some(ca.clone()))).await?);
-    for (host, ca) in [("127.0.0.1", Some(ca)), ("localhost", None)] {
+    for (host, ca, step) in [("127.0.0.1", Some(ca.clone()), "name the host"), ("localhost", None, "tls.ca")] {
         let refused = is_encrypted(host, tls(TlsMode::VerifyFull, ca)).await.err().context("it was not checked")?;
         ensure!(matches!(refused, ConnectError::Handshake { .. } | ConnectError::NoRoots), "{refused}");
+        ensure!(refused.to_string().contains(step), "{refused}");
+    }
+    // Self-signed as `openssl req -x509` makes it: an authority's own. The server may still show the one before.
+    make("TRUE")?;
+    server.reload()?;
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+    loop {
+        let refused = is_encrypted("localhost", tls(TlsMode::VerifyFull, Some(ca.clone()))).await.err();
+        if refused.as_ref().is_some_and(|refused| refused.to_string().contains("CA:FALSE")) {
+            break;
+        }
+        ensure!(tokio::time::Instant::now() < deadline, "{refused:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
     Ok(())
 }
