@@ -1,5 +1,6 @@
 //! `data_dir/channels`: what is there, and making a channel's directory (C84, C94).
 
+use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -50,11 +51,21 @@ impl Stray {
 /// Reads the identities of all channels.
 pub(super) fn scan(dir: &Path) -> Result<Found, OpenError> {
     let mut found = Found::default();
-    for entry in fs::read_dir(dir).map_err(failed("listing", dir))? {
-        let path = entry.map_err(failed("listing", dir))?.path();
+    let entries = fs::read_dir(dir).map_err(failed("listing", dir))?;
+    let mut paths: Vec<PathBuf> =
+        entries.map(|entry| Ok(entry.map_err(failed("listing", dir))?.path())).collect::<Result<_, OpenError>>()?;
+    // A directory keeps its own name, of links the first one counts.
+    paths.sort_by_cached_key(|path| (path.is_symlink(), path.clone()));
+    let mut directories = HashSet::new();
+    for path in paths {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
         if !path.is_dir() || check_name(&name).is_err() {
             found.strays.push(Stray { path, why: "not a channel's directory" });
+            continue;
+        }
+        // Two names for one directory would be two writers of one log. A link to elsewhere is a channel like any other.
+        if !directories.insert(fs::canonicalize(&path).map_err(failed("resolving", &path))?) {
+            found.strays.push(Stray { path, why: "a second name of another channel's directory" });
             continue;
         }
         // An identity that cannot be read stops the start: going on would make the channel look empty.

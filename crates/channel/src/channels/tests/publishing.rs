@@ -371,3 +371,31 @@ async fn a_repeat_in_the_turn_of_its_first_copy_is_answered_after_it() {
     assert_eq!(committed(other.await).first, Offset(4));
     assert_records(&read_all(&channel, P0).await, 0);
 }
+
+/// Catches a link to a channel that is opened as one more channel: two writers of one log, which take each other's offsets.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_name_of_a_channels_directory_is_no_channel() {
+    let world = World::on_disk();
+    let dir = world.dir.path().join("channels");
+    let elsewhere = tempfile::tempdir().unwrap();
+    for n in 0..4 {
+        let (channels, channel) = world.open(small_segments());
+        let names: Vec<String> = channels.list().iter().map(|channel| channel.name().to_owned()).collect();
+        assert_eq!(names, [NAME], "start {n}");
+        committed(channel.publish(record(n), PublishOptions::default()).await);
+        assert_records(&read_all(&channel, P0).await, 0);
+        drop(channel);
+        channels.close();
+        match n {
+            0 => std::os::unix::fs::symlink(NAME, dir.join("alias")).unwrap(),
+            // It lives on another disk, under its name and another one, which comes later in the alphabet.
+            1 => {
+                std::fs::remove_file(dir.join("alias")).unwrap();
+                std::fs::rename(dir.join(NAME), elsewhere.path().join("moved")).unwrap();
+                std::os::unix::fs::symlink(elsewhere.path().join("moved"), dir.join(NAME)).unwrap();
+                std::os::unix::fs::symlink(elsewhere.path().join("moved"), dir.join("second")).unwrap();
+            }
+            _ => {}
+        }
+    }
+}
