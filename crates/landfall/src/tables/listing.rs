@@ -211,7 +211,7 @@ impl Listing {
                 table.shape.to_string(),
                 table.rows.map(|rows| rows.to_string()).unwrap_or_default(),
                 table.lag.map(|lag| format!("{lag} B")).unwrap_or_default(),
-                table.why(),
+                table.whys().join("\n"),
             ]);
         }
         format!("{head}\n{shown}")
@@ -219,11 +219,18 @@ impl Listing {
 }
 
 impl TableLine {
-    /// Why it is not simply followed, if it is not; else what was noted of it last.
-    pub(crate) fn why(&self) -> String {
+    /// Why it is not simply followed, if it is not; else what was noted of it, the newest first.
+    fn whys(&self) -> Vec<String> {
         let parked = self.parked.as_ref().map(|parked| format!("{}: {}", parked.code, parked.reason));
-        let noted = || self.notes.last().map(|note| format!("{}: {}", note.code, note.text));
-        parked.or_else(|| self.cause.clone()).or_else(noted).unwrap_or_default()
+        match parked.or_else(|| self.cause.clone()) {
+            Some(why) => vec![why],
+            None => self.notes.iter().rev().map(|note| format!("{}: {}", note.code, note.text)).collect(),
+        }
+    }
+
+    /// The first of these.
+    pub(crate) fn why(&self) -> String {
+        self.whys().into_iter().next().unwrap_or_default()
     }
 
     fn of_record(table: &TableRecord) -> TableLine {
@@ -287,6 +294,8 @@ mod tests {
                 .unwrap_or_default()
         };
         assert_eq!(why(&table), "LF-PG0521: column `n` is called `m` now");
+        let lines = lines_of(&serde_json::json!({"source": {"tables": [table]}}));
+        assert_eq!(lines[0].whys(), ["LF-PG0521: column `n` is called `m` now", "LF-PG0520: older"]);
         table["parked"] = serde_json::json!({"code": "LF-PG0501", "reason": "needs re-sync", "at": "0/1"});
         assert_eq!(why(&table), "LF-PG0501: needs re-sync");
     }
