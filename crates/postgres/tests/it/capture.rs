@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use landfall_engine::contract::PipelineId;
 use landfall_engine::testing::MemoryLetters;
-use landfall_engine::{Pipeline, PipelineHandle, PipelineOptions, SinkOptions};
+use landfall_engine::{Backoff, Pipeline, PipelineHandle, PipelineOptions, SinkOptions};
 use landfall_postgres::{CaptureOptions, ConnectOptions, Orders, PostgresSource, RowOptions, TableChoice};
 use landfall_state::StateStore;
 use landfall_testkit::PostgresInstall;
@@ -53,7 +53,10 @@ impl Bed {
         change(&mut options);
         let source = PostgresSource::new(options, Handle::current());
         let orders = source.orders();
-        let options = PipelineOptions { checkpoint_interval: Duration::from_millis(100), ..PipelineOptions::default() };
+        // Tables that fail again and again are read again at once.
+        let restart = Backoff { max: Duration::from_secs(1), ..PipelineOptions::default().restart };
+        let checkpoint_interval = Duration::from_millis(100);
+        let options = PipelineOptions { checkpoint_interval, restart, ..PipelineOptions::default() };
         let pipeline = Pipeline::of_tables(PipelineId("shop".to_owned()), source, chain())
             .table_sink("lake", self.lake.sinks(), SinkOptions::default())
             .dead_letters(Arc::new(self.letters.clone()))
