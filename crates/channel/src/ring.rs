@@ -9,8 +9,6 @@ use landfall_log::StoredUnit;
 use landfall_types::Offset;
 use parking_lot::Mutex;
 
-use crate::store::HEAD_BYTES;
-
 #[derive(Debug)]
 pub(crate) struct TailRing {
     inside: Mutex<Inside>,
@@ -26,7 +24,7 @@ struct Inside {
 }
 
 /// What a unit costs beside its rows: its entry, and its head where the rows are in the buffer that was written.
-const UNIT_BYTES: usize = std::mem::size_of::<StoredUnit>() + HEAD_BYTES;
+const UNIT_BYTES: usize = std::mem::size_of::<StoredUnit>() + 64;
 
 impl TailRing {
     pub(crate) fn new(records_max: u32, bytes_max: usize) -> Self {

@@ -236,8 +236,9 @@ pub trait Sink: Send + Sync {
         &'a self,
         plan: &'a SinkPlan,
         cx: &'a PlanCx,
-        _before: &'a SinkIdentity,
+        before: &'a SinkIdentity,
     ) -> BoxFuture<'a, Result<SinkIdentity, SinkError>> {
+        let _ = before;
         self.open(plan, cx)
     }
 
