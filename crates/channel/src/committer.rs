@@ -23,7 +23,7 @@ use crate::intake::{Errands, Queued, QueuedUnit};
 use crate::keys::Sequences;
 use crate::partition::{Condition, Partition};
 use crate::status::Health;
-use crate::store::PartitionWriter;
+use crate::store::{HEAD_BYTES, PartitionWriter};
 
 use claiming::Taken;
 use gathering::Gathering;
@@ -175,14 +175,11 @@ impl Committer {
             self.gathering.expect(0);
             return After::Park;
         };
-        let after = if taken.units.is_empty() {
+        if taken.units.is_empty() {
             self.units = taken.units;
-            After::Again
-        } else {
-            self.write(taken)
-        };
-        self.wake_all();
-        after
+            return After::Again;
+        }
+        self.write(taken)
     }
 
     /// Another process owns the data directory (C93): nothing is written any more, neither by a turn nor by a settle. What
@@ -227,7 +224,8 @@ impl Committer {
         let written_at = Instant::now();
         match writer.append(self.next, &evidence.units) {
             Append::Durable { end, times } => {
-                if partition.ring.may_share(evidence.units.iter().map(|unit| unit.body.encoded_len() + 64).sum()) {
+                let bytes = evidence.units.iter().map(|unit| unit.body.encoded_len() + HEAD_BYTES).sum();
+                if partition.ring.may_share(bytes) {
                     writer.share(&mut evidence.units);
                 }
                 self.last_time = time;

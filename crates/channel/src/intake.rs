@@ -22,6 +22,7 @@ use crate::budget::ProcessBudget;
 use crate::committer::Committer;
 use crate::error::PublishError;
 use crate::options::{Admission, QueueLimits};
+use crate::store::HEAD_BYTES;
 use crate::threads::wake_all;
 
 pub(crate) use handover::{HandedOver, Handover, Queued, QueuedUnit, Tried};
@@ -346,8 +347,7 @@ impl Intake {
         self.counts.add(&mut inside.arrived);
         let mut is_full = false;
         while let Some((_, next)) = inside.tickets.front() {
-            // A head and padding come on top of each body.
-            let (records, bytes) = (next.body.records(), next.body.encoded_len() + 64);
+            let (records, bytes) = (next.body.records(), next.body.encoded_len() + HEAD_BYTES);
             is_full = !room.is_untouched && (records > room.records || bytes > room.bytes);
             if is_full {
                 break;

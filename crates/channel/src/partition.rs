@@ -268,6 +268,14 @@ impl Partition {
         }
     }
 
+    /// Somebody waits here who relies on being told when it takes long. Where nobody tells, since the runtime that watched has
+    /// ended, all are told at once.
+    pub(crate) fn watch(&self) {
+        if !self.threads.deadlines.arm() {
+            self.tell_all();
+        }
+    }
+
     /// Everybody who waits looks after their deadline themselves from now on.
     pub(crate) fn tell_all(&self) {
         let mut wake = Vec::new();

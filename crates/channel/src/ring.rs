@@ -9,6 +9,8 @@ use landfall_log::StoredUnit;
 use landfall_types::Offset;
 use parking_lot::Mutex;
 
+use crate::store::HEAD_BYTES;
+
 #[derive(Debug)]
 pub(crate) struct TailRing {
     inside: Mutex<Inside>,
@@ -24,7 +26,7 @@ struct Inside {
 }
 
 /// What a unit costs beside its rows: its entry, and its head where the rows are in the buffer that was written.
-const UNIT_BYTES: usize = std::mem::size_of::<StoredUnit>() + 64;
+const UNIT_BYTES: usize = std::mem::size_of::<StoredUnit>() + HEAD_BYTES;
 
 impl TailRing {
     pub(crate) fn new(records_max: u32, bytes_max: usize) -> Self {

@@ -43,6 +43,9 @@ pub(crate) struct OpenedStore {
     pub(crate) strays: Vec<String>,
 }
 
+/// What a unit takes in the log beside its body: a head and padding, at the most.
+pub(crate) const HEAD_BYTES: usize = 64;
+
 /// The one owner of a partition's tail (I5). Dropping it at any point leaves a partition that `open` can take over
 /// (C16).
 pub(crate) trait PartitionWriter: Send {

@@ -312,7 +312,8 @@ pub(crate) struct ExplainArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum BenchName {
-    /// Publish at 1, 16, 64 and 512 publishers against raw append and fdatasync of the same batch sizes.
+    /// Publish at 1, 16, 64 and 512 publishers, into one partition and into 16, against raw append and fdatasync of the same
+    /// batch sizes.
     Channel,
     /// Channel to SQL to Delta against the same Arrow batches written straight by the Parquet writer.
     Pipeline,

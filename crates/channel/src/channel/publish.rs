@@ -535,9 +535,8 @@ fn was_queued(partition: &Partition, committer: Option<Box<Committer>>, is_watch
     if let Some(committer) = committer {
         partition.threads.commit.submit(committer);
     }
-    if is_watched && !partition.threads.deadlines.arm() {
-        // The runtime that watched has ended meanwhile.
-        partition.tell_all();
+    if is_watched {
+        partition.watch();
     }
 }
 

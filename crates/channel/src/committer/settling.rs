@@ -160,6 +160,8 @@ impl Committer {
         let left = self.answering.split_off(self.answered.min(self.answering.len()));
         self.answering.clear();
         partition.claimed.lock().extend(left);
+        // The watch may rest, since it did not see those.
+        partition.watch();
         if !partition.threads.is_owner() {
             // Opening writes.
             let _ = self.stand_down();

@@ -236,9 +236,8 @@ pub trait Sink: Send + Sync {
         &'a self,
         plan: &'a SinkPlan,
         cx: &'a PlanCx,
-        before: &'a SinkIdentity,
+        _before: &'a SinkIdentity,
     ) -> BoxFuture<'a, Result<SinkIdentity, SinkError>> {
-        let _ = before;
         self.open(plan, cx)
     }
 

@@ -318,6 +318,18 @@ impl Worker {
         self.writing.is_empty() && self.barrier.is_none() && self.cx.queue.is_lull() && (is_little || is_quiet())
     }
 
+    /// A writer that gathers batches into a group of its own makes no smaller files of smaller batches, so it need not
+    /// wait for full ones: it encodes while the chain decodes. It gets some thousand rows at a time nevertheless, for each
+    /// hand-over wakes three threads, and an encoder is faster the longer it stays with one column.
+    fn writer_idles(&self) -> bool {
+        const ROWS_MIN: usize = 16_384;
+        const BYTES_MIN: usize = 1 << 20;
+        self.cx.barrier_every.is_some()
+            && self.writing.is_empty()
+            && self.barrier.is_none()
+            && (self.open.rows() >= ROWS_MIN || self.open.bytes() >= BYTES_MIN)
+    }
+
     fn is_idle(&self) -> bool {
         self.writing.is_empty() && self.sealed.is_none() && self.barrier.is_none()
     }

@@ -17,18 +17,6 @@ use crate::core::FailCause;
 const PANICS_MAX: u32 = 3;
 
 impl Worker {
-    /// A writer that gathers batches into a group of its own makes no smaller files of smaller batches, so it need not
-    /// wait for full ones: it encodes while the chain decodes. It gets some thousand rows at a time nevertheless, for each
-    /// hand-over wakes three threads, and an encoder is faster the longer it stays with one column.
-    pub(super) fn writer_idles(&self) -> bool {
-        const ROWS_MIN: usize = 16_384;
-        const BYTES_MIN: usize = 1 << 20;
-        self.cx.barrier_every.is_some()
-            && self.writing.is_empty()
-            && self.barrier.is_none()
-            && (self.open.rows() >= ROWS_MIN || self.open.bytes() >= BYTES_MIN)
-    }
-
     pub(super) fn start_write(&mut self, now: Instant) -> bool {
         // A barrier that is due goes first, or a busy shard would never settle.
         let waits = self.writing.len() >= self.concurrency

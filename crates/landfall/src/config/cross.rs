@@ -116,8 +116,7 @@ fn channel_exists(config: &Config, name: &str, mark: Mark, key: &str, findings: 
 
 /// Whether two paths, taken from the working directory, name one place; links are not followed.
 fn same_place(a: &Path, b: &Path) -> bool {
-    let whole = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
-    whole(a) == whole(b)
+    places::whole(a) == places::whole(b)
 }
 
 fn pipeline_references(config: &Config, pipeline: &PipelineConfig, findings: &Findings) {

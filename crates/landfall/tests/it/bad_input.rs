@@ -6,7 +6,7 @@ use std::time::Duration;
 use landfall::storefront;
 use landfall_testkit::{Ended, HttpClient, wait_until_landed};
 
-use crate::site::{COMMAND_WITHIN, LAND_WITHIN, STOREFRONT, Site, read_column};
+use crate::site::{COMMAND_WITHIN, LAND_WITHIN, STOREFRONT, Site, kept_from_running, read_column};
 
 const RECORDS: &str = "/v1/channels/storefront.events/records";
 const NDJSON: [(&str, &str); 1] = [("content-type", "application/x-ndjson")];
@@ -63,16 +63,7 @@ fn a_table_that_cannot_be_made_blocks_its_pipeline_and_not_ingest() {
     storefront::write_record(1, 1, &mut record);
     let answer = client.post(RECORDS, &NDJSON, record.as_bytes()).expect("an answer");
     assert_eq!(answer.status, 200, "ingest goes on");
-    let deadline = std::time::Instant::now() + LAND_WITHIN;
-    let why = loop {
-        let status = client.get("/v1/status").expect("the status").json().expect("JSON");
-        let pipeline = status["pipelines"][0].clone();
-        if pipeline["why"].is_object() {
-            break pipeline;
-        }
-        assert!(std::time::Instant::now() < deadline, "the pipeline does not say what is wrong: {pipeline}");
-        std::thread::sleep(Duration::from_millis(50));
-    };
+    let why = kept_from_running(&mut client);
     assert!(why["why"]["code"].as_str().is_some_and(|code| code.starts_with("LF-DT")), "{why}");
     // The obstacle goes away: the pipeline mends itself, and nothing was lost.
     std::fs::remove_file(site.path("lake")).expect("the file is removed");

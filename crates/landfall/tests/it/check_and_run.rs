@@ -5,7 +5,7 @@ use std::time::Duration;
 use landfall::storefront;
 use landfall_testkit::{Ended, HttpClient, Running, wait_until_landed};
 
-use crate::site::{COMMAND_WITHIN, LAND_WITHIN, STOREFRONT, Site, read_column};
+use crate::site::{COMMAND_WITHIN, LAND_WITHIN, STOREFRONT, Site, kept_from_running, read_column};
 
 const DRAIN_WITHIN: Duration = Duration::from_secs(30);
 
@@ -134,16 +134,7 @@ fn a_table_that_is_gone_is_waited_for_and_not_made_anew() {
     let running = site.serve();
     publish(&running, 2);
     let mut client = HttpClient::new(running.address());
-    let deadline = std::time::Instant::now() + LAND_WITHIN;
-    let why = loop {
-        let status = client.get("/v1/status").expect("the status").json().expect("JSON");
-        let pipeline = status["pipelines"][0].clone();
-        if pipeline["why"].is_object() {
-            break pipeline;
-        }
-        assert!(std::time::Instant::now() < deadline, "the pipeline does not say what is wrong: {pipeline}");
-        std::thread::sleep(Duration::from_millis(50));
-    };
+    let why = kept_from_running(&mut client);
     assert_eq!((why["state"].as_str(), why["why"]["code"].as_str()), (Some("blocked"), Some("LF-DT0006")), "{why}");
     assert!(!site.path("lake").exists(), "nothing is made in its place");
     std::fs::rename(site.path("elsewhere"), site.path("lake")).expect("moved back");

@@ -1,9 +1,10 @@
 //! A place to run the binary in: a directory of its own, a configuration, the peers.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use landfall_testkit::{Landfall, Python, Running, repository};
+use landfall_testkit::{HttpClient, Landfall, Python, Running, repository};
+use serde_json::Value;
 use tempfile::TempDir;
 
 /// How long a server may take to listen; recovery of what a kill left included.
@@ -75,6 +76,20 @@ impl Site {
 
 pub(crate) fn repository_file(below: &str) -> PathBuf {
     repository(env!("CARGO_MANIFEST_DIR")).join(below)
+}
+
+/// The status of the only pipeline, once it says what keeps it from running.
+pub(crate) fn kept_from_running(client: &mut HttpClient) -> Value {
+    let deadline = Instant::now() + LAND_WITHIN;
+    loop {
+        let status: Value = client.get("/v1/status").expect("the status").json().expect("JSON");
+        let pipeline = status["pipelines"][0].clone();
+        if pipeline["why"].is_object() {
+            return pipeline;
+        }
+        assert!(Instant::now() < deadline, "the pipeline does not say what is wrong: {pipeline}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 pub(crate) fn python() -> Python {

@@ -68,7 +68,7 @@ fn of_pipeline(pipeline: &PipelineConfig) -> impl Iterator<Item = Place<'_>> {
 }
 
 /// From the root on, without `.` and `..`; links are not followed.
-fn whole(path: &Path) -> PathBuf {
+pub(super) fn whole(path: &Path) -> PathBuf {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
     let mut whole = PathBuf::new();
     for part in absolute.components() {
